@@ -62,7 +62,7 @@ class Scenario:
         if not away:
             parts = keys.partition_prefixes(self.settings.key_prefix, self.settings.partitions)
             for swept_at in map(keys.swept_at, parts):
-                self.ledger.calls.run("SET", swept_at, self.ledger.now() * 1000, "XX")
+                self.ledger.calls.run("SET", swept_at, self.ledger.now() * 1000)
 
     def new_id(self, job: Job) -> str:
         return job_ids.job_id(

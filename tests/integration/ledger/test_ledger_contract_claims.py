@@ -427,8 +427,12 @@ def test_sweeps_that_are_always_late_still_find_lost_workers(scenario: Scenario)
     assert found == [set(), {f"a:{job_id}/1"}]
 
 
-def test_a_ledger_that_was_never_swept_has_no_time_without_sweeps(scenario: Scenario) -> None:
+def test_the_first_sweep_of_a_ledger_extends_leases_too(scenario: Scenario) -> None:
+    """Given a Redis that was away before anyone swept, then its workers get one more lease."""
     job_id = scenario.submit()
     scenario.claim(job_id)
     scenario.advance(scenario.settings.lease + 1, away=True)
+    assert scenario.refusal(job_id) == ClaimRefused("held")
+    assert scenario.swept_entries() == set()
+    scenario.advance(scenario.settings.lease + 1)
     assert scenario.swept_entries() == {f"a:{job_id}/1"}

@@ -16,7 +16,7 @@ local function expired(at) return not given(at) or tonumber(at) <= NOW end
 local function lapsed(entry)
   if not expired(redis.call('ZSCORE', P .. 'leases', entry)) then return false end
   local swept = tonumber(redis.call('GET', P .. 'swept_at') or '')
-  return not swept or NOW - swept <= R.lease_ms / 2
+  return swept and NOW - swept <= R.lease_ms / 2
 end
 -- A full Redis refuses a script at its first write, if that write may need memory, and nothing after
 -- it. So each script decides by its first write, which changes nothing, whether it needs room.

@@ -7,10 +7,11 @@ allow_when_full()
 -- are always late must find lost workers, too.
 local last = redis.call('MGET', P .. 'swept_at', P .. 'extended_at')
 local swept = tonumber(last[1] or '')
-if swept and NOW - swept > R.lease_ms / 2 and last[1] ~= last[2] then
+local late = not swept or NOW - swept > R.lease_ms / 2
+if late and (not swept or last[1] ~= last[2]) then
   local held = redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW + R.lease_ms)
   for _, entry in ipairs(held) do redis.call('ZADD', P .. 'leases', NOW + R.lease_ms, entry) end
-  redis.call('SET', P .. 'extended_at', stamp(NOW))
+  if swept then redis.call('SET', P .. 'extended_at', stamp(NOW)) end
 end
 
 local empty = {}
