@@ -65,7 +65,7 @@ PATIENCE = {
 }
 
 
-def connect(url: str) -> redis.Redis:
+def connect(url: str, *, timeout: float = SOCKET_TIMEOUT) -> redis.Redis:
     """Return a client without retries, because `RedisCalls` does them.
 
     Raises BadInput for an address that redis-py cannot read.
@@ -77,7 +77,7 @@ def connect(url: str) -> redis.Redis:
             decode_responses=True,
             retry=Retry(NoBackoff(), 0),
             protocol=2,
-            socket_timeout=SOCKET_TIMEOUT,
+            socket_timeout=timeout,
             **options,
         )
     except ValueError as error:

@@ -166,6 +166,10 @@ def paused(prefix: str) -> str:
     return f"{prefix}paused"
 
 
+def gate(prefix: str, provider: str) -> str:
+    return f"{prefix}provider:{provider}"
+
+
 def spent(prefix: str, tenant: str, day: int) -> str:
     return f"{prefix}spent:{tenant}:{day}"
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.ledger.calls import connect
+from mulligan.workers.ledger.calls import SOCKET_TIMEOUT, connect
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.schema import CURRENT, StoredSchema
 from mulligan.workers.settings.model import Settings
+
+#: Seconds that Redis may take to answer, however short the patience.
+_SHORTEST_TIMEOUT = 3.0
 
 
 def open_ledger(
@@ -30,5 +33,6 @@ def open_ledger(
     if not settings.ledger.startswith(("redis://", "rediss://", "unix://")):
         scheme = settings.ledger.partition(":")[0]
         raise BadInput.at("ledger_url", f"the broker is {scheme}; set a Redis for the ledger, too")
-    client = connect(settings.ledger)
+    # Someone who waits only for a moment also gives up soon on a Redis that hangs.
+    client = connect(settings.ledger, timeout=min(SOCKET_TIMEOUT, max(patience, _SHORTEST_TIMEOUT)))
     return RedisLedger(client, settings, patience=patience, keep=keep, live=live, schema=schema)

@@ -313,9 +313,14 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         for prefix in self._prefixes():
             self.calls.run("HSET", keys.paused(prefix), what, self.calls.clock.now())
 
-    def resume(self, what: str) -> None:
+    def resume(self, what: str) -> bool:
+        kind, _, name = what.partition(":")
+        ended = 0
         for prefix in self._prefixes():
-            self.calls.run("HDEL", keys.paused(prefix), what)
+            ended += self.calls.run("HDEL", keys.paused(prefix), what)
+            if kind == "provider":
+                ended += self.calls.run("HDEL", keys.gate(prefix, name), "opens_at", "why")
+        return ended > 0
 
     def paused(self) -> list[str]:
         return sorted(self.calls.run("HKEYS", keys.paused(self._prefixes()[0])))

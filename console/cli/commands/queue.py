@@ -58,9 +58,8 @@ def resume(what: What, json: Json = False) -> None:
     """Resume what was paused."""
     name = _pause_name(what)
     with open_ledger_backend() as backend:
-        was = name in backend.ledger.paused()
-        backend.ledger.resume(name)
-        _tell(f"{name} {'resumed' if was else 'was not paused'}", backend, json)
+        resumed = backend.ledger.resume(name)
+        _tell(f"{name} {'resumed' if resumed else 'was not paused'}", backend, json)
 
 
 def _pause_name(what: str) -> str:

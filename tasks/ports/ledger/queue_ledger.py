@@ -29,7 +29,10 @@ class QueueLedger(Protocol):
     def pause(self, what: str) -> None:
         """Pause ``queue:NAME``, ``task_type:NAME`` or ``provider:NAME``."""
 
-    def resume(self, what: str) -> None:
-        """End a pause; the sweep publishes the parked work."""
+    def resume(self, what: str) -> bool:
+        """End a pause, also one that a provider asked for. Return whether there was one.
+
+        The sweep publishes the parked work.
+        """
 
     def paused(self) -> list[str]: ...

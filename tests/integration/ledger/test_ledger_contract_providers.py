@@ -527,3 +527,25 @@ def test_limits_that_redis_lost_are_written_again(new_scenario: ScenarioMaker) -
     scenario.ledger.calls.run("DEL", "mulligan:{p00}:limits")
     scenario.sweep()
     assert scenario.refusal(scenario.submit(labels={"tenant": "acme"})).reason == "over_quota"
+
+
+# -- a person knows better -------------------------------------------------------------------------
+
+
+def test_resuming_a_provider_ends_the_pause_that_it_asked_for(calls: Calls) -> None:
+    calls.arrive(3)
+    calls.refuse(retry_after=3000.0)
+    assert calls.scenario.swept_entries() == set()
+    assert calls.scenario.ledger.resume(f"provider:{PROVIDER}")
+    calls.sweep()
+    assert calls.waiting == []
+    assert not calls.scenario.ledger.resume(f"provider:{PROVIDER}")
+
+
+def test_resuming_a_provider_lets_one_call_try_it_now(calls: Calls) -> None:
+    ledger = calls.scenario.ledger
+    open_breaker(ledger, PROVIDER)
+    assert ask(ledger, submit_for(ledger, f"of-{PROVIDER}"), PROVIDER) == BUSY
+    assert ledger.resume(f"provider:{PROVIDER}")
+    tries = [ask(ledger, submit_for(ledger, f"of-{PROVIDER}"), PROVIDER) for _ in range(2)]
+    assert [isinstance(each, Claim) for each in tries] == [True, False]
