@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from mulligan.console.jobfiles.model_schema import Schema, or_null, part_of, schema_of
 from mulligan.policies.jobs.job import RunnerSpec, VerifierSpec, Workspace
-from mulligan.workers.runners.runner_registry import SAFE_OVERRIDES, RunnerRegistry
+from mulligan.workers.runners.runner_registry import CONCURRENCY, SAFE_OVERRIDES, RunnerRegistry
 from mulligan.workers.verifiers.command_subprocess import CommandSubprocess
 from mulligan.workers.verifiers.contract_schema import ContractSchema
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
@@ -101,6 +101,8 @@ def add_kinds(defs: Schema, *, in_job: bool = False) -> list[str]:
     shared: Schema = {"kind": {"title": "Kind", "type": ["string", "null"]}}
     if in_job:
         shared["profile"] = {"type": "null"}
+    else:
+        shared[CONCURRENCY] = {"title": "Calls at once", "type": "integer", "minimum": 1}
     models = RunnerRegistry().option_models()
     for name, model in models.items():
         if model is None:
