@@ -63,7 +63,7 @@ class FakeLedger:
     def pause(self, what: str) -> None:
         raise NotImplementedError
 
-    def resume(self, what: str) -> None:
+    def resume(self, what: str) -> bool:
         raise NotImplementedError
 
     def paused(self) -> list[str]:
