@@ -44,7 +44,7 @@ def test_corpus() -> None:
 
 
 #: Seeds with a defect that is not fixed yet: an answer is lost when Redis is away twice in a row,
-#: and a subject's delayed verification does not end after a pause.
+#: and a simulated run ends before a subject's delayed verification is due.
 KNOWN = (607706513542, 892352027983)
 
 
