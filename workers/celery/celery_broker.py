@@ -59,7 +59,7 @@ class OutcomeNotAllowed(Exception):
     """The configuration does not allow this task and queue for outcomes."""
 
 
-class JobSource(Protocol):
+class SentJobs(Protocol):
     """What sending needs of the ledger: messages carry an outcome, or a user's arguments."""
 
     def job(self, job_id: str) -> JobView | None: ...
@@ -73,7 +73,7 @@ class CeleryBroker:
     def __init__(
         self,
         app: Celery,
-        ledger: JobSource,
+        ledger: SentJobs,
         *,
         outcome_problem: Callable[[OnDone], str | None] = lambda _: None,
     ) -> None:

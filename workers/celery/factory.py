@@ -152,25 +152,8 @@ def _connect_signals(
         except BadInput as error:
             log.critical("The worker %s cannot start: %s", instance.hostname, error)
             raise SystemExit(2) from error
-        # A tree belongs to one host, so each host has its own queue of edit sessions.
-        queues = instance.app.amqp.queues
-        if EDIT_QUEUE in queues.consume_from:
-            if problem := find_missing(*EDIT_PACKAGES):
-                log.critical("The worker of the queue %s cannot start: %s", EDIT_QUEUE, problem)
-                raise SystemExit(2)
-            queues.select_add(edit_queue(socket.gethostname()))
-        # Celery's signal of a cold shutdown comes too late: after the soft timeout and the end of
-        # every thread. By then a supervisor has killed the worker.
-        wait_for_soft_shutdown = instance.wait_for_soft_shutdown
-
-        def release_leases_first() -> None:
-            process.release_leases()
-            if isinstance(instance.pool, ThreadPool):
-                # Celery would fail because it cannot kill threads. Their results are refused.
-                instance.pool.terminate_job = lambda *_, **__: None
-            wait_for_soft_shutdown()
-
-        instance.wait_for_soft_shutdown = release_leases_first
+        _serve_edits_of_this_host(instance)
+        _release_leases_at_shutdown(instance, process)
 
     signals.celeryd_init.connect(begin, weak=False)
     signals.celeryd_after_setup.connect(set_up, weak=False)
@@ -178,6 +161,35 @@ def _connect_signals(
     signals.worker_ready.connect(ready, weak=False)
     signals.worker_shutting_down.connect(shutting_down, weak=False)
     signals.worker_shutdown.connect(ended, weak=False)
+
+
+def _serve_edits_of_this_host(worker: Any) -> None:
+    """Add the host's own queue of edit sessions, because a tree belongs to one host."""
+    queues = worker.app.amqp.queues
+    if EDIT_QUEUE not in queues.consume_from:
+        return
+    if problem := find_missing(*EDIT_PACKAGES):
+        log.critical("The worker of the queue %s cannot start: %s", EDIT_QUEUE, problem)
+        raise SystemExit(2)
+    queues.select_add(edit_queue(socket.gethostname()))
+
+
+def _release_leases_at_shutdown(worker: Any, process: WorkerProcess) -> None:
+    """Release leases when a cold shutdown begins.
+
+    Celery's signal of it comes too late: after the soft timeout and the end of every thread. By
+    then a supervisor has killed the worker.
+    """
+    wait_for_soft_shutdown = worker.wait_for_soft_shutdown
+
+    def release_leases_first() -> None:
+        process.release_leases()
+        if isinstance(worker.pool, ThreadPool):
+            # Celery would fail because it cannot kill threads. Their results are refused.
+            worker.pool.terminate_job = lambda *_, **__: None
+        wait_for_soft_shutdown()
+
+    worker.wait_for_soft_shutdown = release_leases_first
 
 
 def _register(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:

@@ -17,7 +17,7 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.local.hang_watch import HangWatch, ServerState
+from mulligan.workers.local.hang_watch import HangWatch, ServerCheck
 from mulligan.workers.local.home_server import choose_server, record_server
 from mulligan.workers.local.redis_watchdog import LOCKED
 from mulligan.workers.local.server_binary import ServerBinary
@@ -75,10 +75,10 @@ class EmbeddedRedis:
         """The URL for Celery."""
         return f"redis+socket://{self.socket}"
 
-    def state(self) -> ServerState:
+    def state(self) -> ServerCheck:
         """Look at the server: whether one holds the lock, and what it answers."""
         pid = lock_owner(self._lock)
-        return ServerState(pid=pid, reply=None if pid is None else ask_server(self.socket))
+        return ServerCheck(pid=pid, reply=None if pid is None else ask_server(self.socket))
 
     def start(self) -> None:
         """Join the running server, or start it. Its data stays in the home directory."""

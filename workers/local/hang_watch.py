@@ -13,7 +13,7 @@ _NEXT_MESSAGE = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerState:
+class ServerCheck:
     """One look at the server of a directory."""
 
     #: The process that holds the lock; None if no server is there.
@@ -34,7 +34,7 @@ class HangWatch:
     _since: float = 0.0
     _said: float | None = None
 
-    def observe(self, state: ServerState, now: float) -> bool:
+    def observe(self, state: ServerCheck, now: float) -> bool:
         """Take one look into account. Return whether the server is hung."""
         if (state.pid, state.reply) != (self._pid, self._last):
             if state.pid != self._pid:
@@ -54,7 +54,7 @@ class HangWatch:
         return hung
 
 
-def _describe(state: ServerState, seconds: float, *, hung: bool) -> str:
+def _describe(state: ServerCheck, seconds: float, *, hung: bool) -> str:
     if state.reply is Reply.LOADING:
         return f"The embedded server has been loading its data for {seconds:.0f} s."
     end = ": ending it." if hung else "."

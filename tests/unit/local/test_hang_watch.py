@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.workers.local.hang_watch import HangWatch, ServerState
+from mulligan.workers.local.hang_watch import HangWatch, ServerCheck
 from mulligan.workers.local.server_probe import Reply
 
-SILENT = ServerState(pid=7)
-READY = ServerState(pid=7, reply=Reply.READY)
-BUSY = ServerState(pid=7, reply=Reply.BUSY)
-LOADING = ServerState(pid=7, reply=Reply.LOADING)
-GONE = ServerState(pid=None)
+SILENT = ServerCheck(pid=7)
+READY = ServerCheck(pid=7, reply=Reply.READY)
+BUSY = ServerCheck(pid=7, reply=Reply.BUSY)
+LOADING = ServerCheck(pid=7, reply=Reply.LOADING)
+GONE = ServerCheck(pid=None)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_silence_is_reported_and_ends_with_a_hung_server(watch: HangWatch, said:
 
 
 @pytest.mark.parametrize("answer", [READY, BUSY, LOADING])
-def test_any_answer_ends_the_silence(watch: HangWatch, answer: ServerState) -> None:
+def test_any_answer_ends_the_silence(watch: HangWatch, answer: ServerCheck) -> None:
     assert not watch.observe(SILENT, 0)
     assert not watch.observe(answer, 29)
     assert not watch.observe(SILENT, 30)
@@ -54,13 +54,13 @@ def test_a_server_that_loads_is_reported_and_never_hung(watch: HangWatch, said: 
 
 def test_another_server_starts_with_no_silence(watch: HangWatch, said: list[str]) -> None:
     assert not watch.observe(SILENT, 0)
-    assert not watch.observe(ServerState(pid=8), 40)
-    assert watch.observe(ServerState(pid=8), 70)
+    assert not watch.observe(ServerCheck(pid=8), 40)
+    assert watch.observe(ServerCheck(pid=8), 70)
 
 
 @pytest.mark.parametrize("state", [READY, GONE])
 def test_nothing_is_said_about_a_server_that_is_well_or_gone(
-    watch: HangWatch, said: list[str], state: ServerState
+    watch: HangWatch, said: list[str], state: ServerCheck
 ) -> None:
     assert not any(watch.observe(state, float(second)) for second in range(0, 100))
     assert said == []
