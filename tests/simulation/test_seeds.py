@@ -43,9 +43,9 @@ def test_corpus() -> None:
         _check(seed)
 
 
-#: Seeds with a defect that is not fixed yet: an answer is lost when Redis is away twice in a row,
-#: and a simulated run ends before a subject's delayed verification is due.
-KNOWN = (607706513542, 892352027983)
+#: Seeds with a defect that is not fixed yet: a resume that fails between two partitions leaves one
+#: of them paused, and a simulated run ends before a subject's delayed verification is due.
+KNOWN = (72207424618, 892352027983)
 
 
 @pytest.mark.xfail(strict=False, raises=pytest.fail.Exception, reason=f"known seeds: {KNOWN}")

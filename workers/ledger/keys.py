@@ -45,7 +45,7 @@ mulligan:{p00}:figures:h:<hour>        hash    figures of one hour
 mulligan:{p00}:figures:e:<hour>        hash    failure → the hour's newest attempt with it
 mulligan:{p00}:figures:total           hash    figures since the beginning, capped
 mulligan:{p00}:swept_at                string  when the last sweep ran
-mulligan:{p00}:extended_at             string  the last sweep that extended all leases
+mulligan:{p00}:late_sweeps             string  sweeps in a row that extended all leases
 mulligan:{fleet}:blob:<address>        string  a packed workspace or diff
 mulligan:{fleet}:workers               hash    node name → a worker's last beat; stale ones go
 mulligan:{fleet}:periodic:<name>       string  a periodic task ran within its interval

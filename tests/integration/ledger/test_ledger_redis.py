@@ -335,7 +335,7 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
 
 #: Keys that this test does not write: figures, alerts, tokens and heartbeats have their own tests.
 OTHERS = (
-    r"folded|figures|alert|deliver|tokens|workers|periodic|bulk|configured|edits|extended_at"
+    r"folded|figures|alert|deliver|tokens|workers|periodic|bulk|configured|edits|late_sweeps"
     r"|fleet.*(session|events)"
 )
 #: Keys that never expire, and what bounds them.
@@ -343,7 +343,7 @@ CAPPED = {
     "events": "events_cap",
     "watermarks": "one field per queue and priority",
     "swept_at": "one value",
-    "extended_at": "one value",
+    "late_sweeps": "one value",
     "limits": "one field per configured limit",
 }
 #: Indexes of records with a longer retention than jobs: the sweep trims them.

@@ -111,7 +111,7 @@ class UserWorker:
         claim = self.ledger.claim(Entry("attempt", self.job_id, 1), worker="lost")
         assert isinstance(claim, Claim)
         self.ledger.store_output(claim.lease, output, given=given)
-        for _ in range(3):  # late sweeps give everyone one more lease
+        for _ in range(4):  # three late sweeps in a row give everyone one more lease
             self.clock.shift += self.settings.lease + 1
             self.ledger.sweep(empty_queues=())
 

@@ -3,15 +3,16 @@
 allow_when_full()
 -- Redis or the sweep was away for longer than half a lease. A lease may have been renewed a third of it
 -- before, so it ends now although its holder lives: nobody could renew, so nobody is dead for
--- that. Every holder gets one more lease to show that it lives. Never twice in a row: sweeps that
--- are always late must find lost workers, too.
-local last = redis.call('MGET', P .. 'swept_at', P .. 'extended_at')
-local swept = tonumber(last[1] or '')
-local late = not swept or NOW - swept > R.lease_ms / 2
-if late and (not swept or last[1] ~= last[2]) then
+-- that. Every holder gets one more lease to show that it lives. Only a few times in a row: sweeps
+-- that are always late must find lost workers, too.
+local last = redis.call('MGET', P .. 'swept_at', P .. 'late_sweeps')
+local swept, late_sweeps = tonumber(last[1] or ''), tonumber(last[2] or '0')
+if swept and NOW - swept <= R.lease_ms / 2 then
+  if late_sweeps > 0 then redis.call('DEL', P .. 'late_sweeps') end
+elseif late_sweeps < 3 then
   local held = redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW + R.lease_ms)
   for _, entry in ipairs(held) do redis.call('ZADD', P .. 'leases', NOW + R.lease_ms, entry) end
-  if swept then redis.call('SET', P .. 'extended_at', stamp(NOW)) end
+  redis.call('INCR', P .. 'late_sweeps')
 end
 
 local empty = {}
