@@ -24,7 +24,7 @@ from support.ledger_scenario import Scenario, ScenarioMaker, SettingsMaker
 from support.servers import installed_versions
 from support.waiting import wait_for
 
-from mulligan.workers.ledger.calls import connect
+from mulligan.workers.ledger.connection.calls import connect
 from mulligan.workers.ledger.fake_redis import fake_client
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local import die_with_parent

@@ -32,9 +32,9 @@ from mulligan.workers.celery.release_timers import ReleaseTimers
 from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.crash_points import step
 from mulligan.workers.figures.windows import FigureReader
-from mulligan.workers.ledger import rows
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stored import rows
 from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
@@ -80,7 +80,7 @@ def app_services(
 
     ``on_unreachable``: called instead of a warning when the broker takes no messages.
     """
-    from mulligan.workers.celery.celery_broker import CeleryBroker
+    from mulligan.workers.celery.broker.celery_broker import CeleryBroker
 
     live = LiveSettings(settings)
     # First, because it has the best error messages about addresses.

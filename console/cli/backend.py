@@ -18,8 +18,8 @@ from mulligan.policies.problem import Problem
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.backends.local_model import LocalModel
 from mulligan.workers.backends.placement import BESIDE_UP, Placement, place_jobs
+from mulligan.workers.celery.broker.queues import ATTEMPT_QUEUE, run_pools
 from mulligan.workers.celery.factory import create_app
-from mulligan.workers.celery.queues import ATTEMPT_QUEUE, run_pools
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.home import SupervisedRedis, embedded_redis
 from mulligan.workers.local.stopping import stop_stack

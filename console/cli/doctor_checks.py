@@ -20,7 +20,7 @@ from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.jobs.sweep_health import sweep_health
 from mulligan.policies.suggestions import nearest_name
 from mulligan.tasks.ports.errors import BadInput, MulliganError
-from mulligan.workers.celery.queues import REQUIRED_QUEUES, SUBMIT_QUEUE
+from mulligan.workers.celery.broker.queues import REQUIRED_QUEUES, SUBMIT_QUEUE
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.embedded_redis import EmbeddedRedis, data_folder
 from mulligan.workers.local.home_server import choose_server

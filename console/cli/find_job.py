@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from mulligan.policies.suggestions import did_you_mean
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.workers.ledger.job_ids import job_ids_of_key
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stored.job_ids import job_ids_of_key
 
 #: Jobs that are searched for names and prefixes.
 _RECENT = 2000

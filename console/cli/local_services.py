@@ -18,7 +18,7 @@ from celery import Celery
 
 from mulligan.console.cli.commands.console import url_of
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.celery.queues import Pool, pools
+from mulligan.workers.celery.broker.queues import Pool, pools
 from mulligan.workers.settings.model import Settings
 
 _LOOPBACK = "127.0.0.1"

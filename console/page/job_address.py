@@ -6,7 +6,7 @@ import re
 
 from mulligan.console.http.access import Caller
 from mulligan.console.http.context import ConsoleContext
-from mulligan.workers.ledger.job_ids import user_task_job_id
+from mulligan.workers.ledger.stored.job_ids import user_task_job_id
 
 #: `<job>`, `<job>-<n>`, `<job>-<n>-v<i>`, `<job>-<n>-c<loop>` and `<job>-done`.
 _TASK_ID = re.compile(r"^(p\d{2,}-[0-9a-z]+)(?:-(\d{1,9})(?:-[vc]\d{1,9})?|-done)?$", re.ASCII)

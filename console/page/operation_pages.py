@@ -12,7 +12,7 @@ from mulligan.console.page.render import page
 from mulligan.console.reports.overview import overview
 from mulligan.console.reports.overview_values import Overview
 from mulligan.console.reports.providers import provider_rows
-from mulligan.workers.celery.queues import JOB_QUEUES
+from mulligan.workers.celery.broker.queues import JOB_QUEUES
 
 #: The task types of this window are listed.
 _WINDOW = "24h"

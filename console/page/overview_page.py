@@ -17,7 +17,7 @@ from mulligan.console.reports import charts
 from mulligan.console.reports.overview import overview
 from mulligan.console.reports.overview_values import WINDOWS, Overview, TopFailure
 from mulligan.policies.figures.format import minute
-from mulligan.workers.celery.queues import JOB_QUEUES
+from mulligan.workers.celery.broker.queues import JOB_QUEUES
 
 _HEALTH = {
     "ok": ("healthy", "●", "good"),

@@ -22,8 +22,8 @@ from mulligan.policies.jobs.breaker import Breaker
 from mulligan.policies.jobs.sweep_health import SweepHealth, sweep_health
 from mulligan.tasks.escalations.end_escalations import list_groups
 from mulligan.tasks.ports.ledger import EscalationGroup
-from mulligan.workers.celery.queue_depth import QueueDepth, waiting
-from mulligan.workers.celery.queues import CONTROL_QUEUE, QUEUES, REQUIRED_QUEUES, main_queue
+from mulligan.workers.celery.broker.queue_depth import QueueDepth, waiting
+from mulligan.workers.celery.broker.queues import CONTROL_QUEUE, QUEUES, REQUIRED_QUEUES, main_queue
 from mulligan.workers.ledger.status_reads import ParkedEntries
 from mulligan.workers.ledger.stores.beats import Beat
 from mulligan.workers.services import Services

@@ -119,7 +119,7 @@ class BrokerBackend(LedgerBackend):
     """A fleet: jobs are written to its ledger, and its broker sends the hints to its workers."""
 
     def __init__(self, settings: Settings) -> None:
-        from mulligan.workers.celery.producer import producer_intake
+        from mulligan.workers.celery.broker.producer import producer_intake
         from mulligan.workers.ledger.open_ledger import open_ledger
 
         self._models = ContractModels(settings.model_modules)

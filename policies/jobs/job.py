@@ -155,7 +155,7 @@ EXTERNAL = "external"
 USER_TASK = "celery"
 
 
-#: The first words of the names of mulligan's own queues; workers/celery/queues.py defines these.
+#: The first words of the names of mulligan's own queues (workers/celery/broker/queues.py).
 _RESERVED_QUEUES = frozenset({"repair", "verify", "attempt", "edit", "loop", "control", "mulligan"})
 
 

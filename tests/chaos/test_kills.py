@@ -17,7 +17,7 @@ from support.waiting import wait_for
 
 from mulligan.policies.repair.retry import PASSING_SCORE, Escalate
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.workers.celery.queues import Pool
+from mulligan.workers.celery.broker.queues import Pool
 from mulligan.workers.crash_points import STEPS
 
 pytestmark = pytest.mark.chaos

@@ -19,7 +19,7 @@ from support.keda import KEDA
 from mulligan.policies.jobs.job import parse_duration
 from mulligan.policies.jobs.sweep_health import LATE_SECONDS
 from mulligan.tasks.jobs import attempt as attempt_task
-from mulligan.workers.celery.queues import POOLS
+from mulligan.workers.celery.broker.queues import POOLS
 from mulligan.workers.settings.model import Settings, load_settings
 
 ROOT = Path(__file__).resolve().parents[2]

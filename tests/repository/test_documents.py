@@ -36,7 +36,7 @@ from mulligan.policies.jobs.job import (
     Workspace,
 )
 from mulligan.workers.app import app
-from mulligan.workers.celery.queues import QUEUES, SUBMIT_QUEUE, pools
+from mulligan.workers.celery.broker.queues import QUEUES, SUBMIT_QUEUE, pools
 from mulligan.workers.runners.command import CommandOptions
 from mulligan.workers.runners.external import ExternalOptions
 from mulligan.workers.runners.local import LocalOptions

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from mulligan.workers.celery.queues import CONTROL_QUEUE, JOB_QUEUES
-from mulligan.workers.ledger.scripts import SCRIPTS
+from mulligan.workers.celery.broker.queues import CONTROL_QUEUE, JOB_QUEUES
+from mulligan.workers.ledger.connection.scripts import SCRIPTS
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,7 +125,7 @@ def test_the_wheel_works_in_an_empty_environment_from_another_directory(
     code = (
         "import mulligan.policies.repair.retry, mulligan.tasks.jobs.attempt;"
         "import mulligan.workers.app as a;"
-        "from mulligan.workers.ledger.scripts import SCRIPTS;"
+        "from mulligan.workers.ledger.connection.scripts import SCRIPTS;"
         "print(sorted(n for n in a.app.tasks if n.startswith('mulligan.')), len(SCRIPTS))"
     )
     tasks = [

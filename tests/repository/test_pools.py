@@ -1,4 +1,4 @@
-"""Every file that runs the pools runs those of workers/celery/queues.py.
+"""Every file that runs the pools runs those of workers/celery/broker/queues.py.
 
 Add a new queue or pool there first. Then these tests, test_deploy.py and test_documents.py fail,
 and each names the file and the change.
@@ -15,8 +15,7 @@ import pytest
 from support.deploy_files import KUBERNETES, compose, container, documents, of_kind, procfile
 
 from mulligan.console.cli.local_services import worker_services
-from mulligan.workers.celery.factory import create_app
-from mulligan.workers.celery.queues import (
+from mulligan.workers.celery.broker.queues import (
     POOLS,
     QUEUES,
     REQUIRED_QUEUES,
@@ -26,9 +25,10 @@ from mulligan.workers.celery.queues import (
     main_queue,
     pools,
 )
+from mulligan.workers.celery.factory import create_app
 from mulligan.workers.settings.model import Settings
 
-DECLARED = "workers/celery/queues.py"
+DECLARED = "workers/celery/broker/queues.py"
 #: The services beside the pools.
 BESIDE = ("console", "flower")
 SCALED = [pool.name for pool in POOLS if pool.scalable]

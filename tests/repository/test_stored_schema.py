@@ -20,7 +20,7 @@ from mulligan.policies.jobs.job import AttemptPlan, Job, Output
 from mulligan.policies.repair.instruction import RepairInstruction
 from mulligan.tasks.escalations.end_escalations import EndAction, EscalationFilter
 from mulligan.tasks.ports.ledger import SessionNote
-from mulligan.workers.ledger.schema import CURRENT
+from mulligan.workers.ledger.stored.schema import CURRENT
 from mulligan.workers.ledger.stores.tokens import Token
 from mulligan.workers.settings.model import Settings
 

@@ -17,11 +17,11 @@ from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.jobs.verify import run_verification
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry
-from mulligan.workers.celery.celery_broker import CeleryBroker
+from mulligan.workers.celery.broker.celery_broker import CeleryBroker
 from mulligan.workers.celery.leases import LeaseKeeper
-from mulligan.workers.ledger import job_ids, rows
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.schema import StoredSchema
+from mulligan.workers.ledger.stored import job_ids, rows
+from mulligan.workers.ledger.stored.schema import StoredSchema
 from simulation.broker import SimulatedApp
 from simulation.providers import TOKENS, SimulatedRunner, SimulatedVerifier
 from simulation.scheduler import Crashed, Process

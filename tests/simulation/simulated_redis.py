@@ -17,7 +17,7 @@ from fakeredis._helpers import SimpleError
 from redis.client import Pipeline
 
 from mulligan.workers.ledger import fake_redis
-from mulligan.workers.ledger.scripts import SCRIPTS
+from mulligan.workers.ledger.connection.scripts import SCRIPTS
 from simulation.faults import Refusal
 
 _NAMES = {script.sha: name for name, script in SCRIPTS.items()}

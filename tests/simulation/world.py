@@ -14,7 +14,7 @@ import redis
 
 from mulligan.tasks.ports.clock import Clock
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.schema import StoredSchema
+from mulligan.workers.ledger.stored.schema import StoredSchema
 from mulligan.workers.settings.model import Settings
 from simulation.broker import Broker
 from simulation.checker import Checker

@@ -16,8 +16,8 @@ from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import JobView
+from mulligan.workers.celery.broker.queues import Pool
 from mulligan.workers.celery.factory import create_app
-from mulligan.workers.celery.queues import Pool
 from mulligan.workers.local.supervisor import Child, Stack, child_environment
 from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.model import Settings

@@ -27,8 +27,9 @@ from mulligan.tasks.ports.ledger import (
     Settlement,
     Submission,
 )
-from mulligan.workers.ledger import job_ids, keys, rows
+from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stored import job_ids, rows
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 from support.doubles import FakeRunner, MovableClock

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 from mulligan.policies.jobs import job as job_module
-from mulligan.workers.ledger import schema as schema_module
-from mulligan.workers.ledger.schema import StoredSchema
+from mulligan.workers.ledger.stored import schema as schema_module
+from mulligan.workers.ledger.stored.schema import StoredSchema
 
 
 class Job(job_module.Job):

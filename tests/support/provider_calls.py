@@ -7,8 +7,8 @@ from typing import Any
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, EntryRequeued, Submission
-from mulligan.workers.ledger.job_ids import job_id
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stored.job_ids import job_id
 from support.jobs import answer, make_job
 
 

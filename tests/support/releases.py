@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.schema import StoredSchema
+from mulligan.workers.ledger.stored.schema import StoredSchema
 from support.ledger_scenario import Scenario
 
 #: The next release: jobs with labels, corrected prompts, answers of a named model and results with

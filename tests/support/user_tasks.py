@@ -15,9 +15,9 @@ from celery import Celery
 
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.workers.ledger import job_ids
-from mulligan.workers.ledger.calls import connect
+from mulligan.workers.ledger.connection.calls import connect
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stored import job_ids
 from mulligan.workers.local.supervisor import Stack
 from mulligan.workers.settings.model import Settings
 from support.redis_server import RedisServer

@@ -16,7 +16,7 @@ from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Ledger, Publication
 from mulligan.workers.contract_models import ContractModels, complete_contracts, contract_problems
-from mulligan.workers.ledger import job_ids, rows
+from mulligan.workers.ledger.stored import job_ids, rows
 from mulligan.workers.settings.model import Settings
 
 if TYPE_CHECKING:  # a producer accepts jobs without importing a runner or a verifier

@@ -26,8 +26,8 @@ from mulligan.policies.escalations.alerts import (
 )
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.alerts.deliveries import WebhookDeliveries, WebhookDelivery
-from mulligan.workers.ledger import rows
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stored import rows
 from mulligan.workers.settings.alert_settings import WebhookSettings
 from mulligan.workers.settings.live_settings import LiveSettings
 from mulligan.workers.settings.model import Settings

@@ -22,8 +22,8 @@ from kombu.exceptions import OperationalError
 
 from mulligan.policies.scaling import PoolLoad, ScalingDecision, ScalingPolicy, decide
 from mulligan.tasks.ports.errors import LedgerUnavailable
-from mulligan.workers.celery.queue_depth import QueueDepth, waiting
-from mulligan.workers.celery.queues import REPAIR_QUEUE
+from mulligan.workers.celery.broker.queue_depth import QueueDepth, waiting
+from mulligan.workers.celery.broker.queues import REPAIR_QUEUE
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.stores.beats import Beat
 from mulligan.workers.settings.model import Settings

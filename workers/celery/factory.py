@@ -21,11 +21,9 @@ from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.jobs.verify import run_verification
 from mulligan.tasks.ports.errors import BadInput, StoreUnavailable
 from mulligan.tasks.ports.ledger import Entry
-from mulligan.workers.celery import transport
 from mulligan.workers.celery.autoscale import autoscaler
-from mulligan.workers.celery.flower_format import REDACTED
-from mulligan.workers.celery.periodic import PERIODIC, register_periodic, scheduler
-from mulligan.workers.celery.queues import (
+from mulligan.workers.celery.broker import transport
+from mulligan.workers.celery.broker.queues import (
     ATTEMPT_QUEUE,
     CONTROL_QUEUE,
     EDIT_QUEUE,
@@ -33,13 +31,15 @@ from mulligan.workers.celery.queues import (
     SUBMIT_QUEUE,
     edit_queue,
 )
+from mulligan.workers.celery.flower_format import REDACTED
+from mulligan.workers.celery.periodic import PERIODIC, register_periodic, scheduler
 from mulligan.workers.celery.scheduler import Scheduler
 from mulligan.workers.celery.state_task import StateTask
 from mulligan.workers.celery.store_errors import StoreErrors
 from mulligan.workers.celery.worker_heartbeat import WorkerHeartbeat
 from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.edits.sessions.edit_queue import advance_session
-from mulligan.workers.ledger.calls import SOCKET_TIMEOUT
+from mulligan.workers.ledger.connection.calls import SOCKET_TIMEOUT
 from mulligan.workers.local.die_with_parent import kill_with_parent
 from mulligan.workers.settings.model import Settings
 

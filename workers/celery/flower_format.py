@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mulligan.tasks.ports.ledger import Entry
-from mulligan.workers.celery.queues import REPAIR_QUEUE
+from mulligan.workers.celery.broker.queues import REPAIR_QUEUE
 
 #: A task's `Request`, as text, so that a producer need not import a worker.
 REDACTED = "mulligan.workers.celery.redacted_request:RedactedRequest"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from celery import Celery
 
 from mulligan.tasks.jobs.sweep import run_sweep
-from mulligan.workers.celery.queue_depth import empty_queues, serves_by_priority
-from mulligan.workers.celery.queues import QUEUES
+from mulligan.workers.celery.broker.queue_depth import empty_queues, serves_by_priority
+from mulligan.workers.celery.broker.queues import QUEUES
 from mulligan.workers.celery.scheduler import ScheduledTask, Scheduler
 from mulligan.workers.celery.store_errors import StoreErrors
 from mulligan.workers.celery.worker_process import WorkerProcess

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mulligan.tasks.ports.errors import StoreUnavailable
-from mulligan.workers.celery.queue_depth import BROKER_ERRORS
+from mulligan.workers.celery.broker.queue_depth import BROKER_ERRORS
 
 log = logging.getLogger(__name__)
 

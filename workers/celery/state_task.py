@@ -23,7 +23,7 @@ from mulligan.tasks.jobs.outcome import (
 )
 from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, Finish, NextAttempt
-from mulligan.workers.celery.celery_broker import task_id
+from mulligan.workers.celery.broker.celery_broker import task_id
 
 #: Celery's event for the end of a task.
 Event = Literal["task-succeeded", "task-retried", "task-failed"]

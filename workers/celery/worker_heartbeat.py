@@ -13,10 +13,10 @@ from celery import Celery
 from celery.worker import state
 from kombu.exceptions import OperationalError
 
+from mulligan.workers.celery.broker.queue_depth import waiting
+from mulligan.workers.celery.broker.queues import CONTROL_QUEUE
 from mulligan.workers.celery.heartbeat import INTERVAL, Heartbeat, StallDetector
-from mulligan.workers.celery.queue_depth import waiting
-from mulligan.workers.celery.queues import CONTROL_QUEUE
-from mulligan.workers.ledger.calls import RedisCalls, connect
+from mulligan.workers.ledger.connection.calls import RedisCalls, connect
 from mulligan.workers.ledger.stores.beats import Beat, RedisBeats
 from mulligan.workers.settings.model import Settings
 

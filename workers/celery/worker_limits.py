@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
-from mulligan.workers.ledger.connections import SHARED
+from mulligan.workers.ledger.connection.connections import SHARED
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
 #: Files that a worker opens besides those of its slots: connections, logs, libraries.

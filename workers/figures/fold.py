@@ -15,8 +15,8 @@ from typing import Any
 from mulligan.policies.figures import facts as figures
 from mulligan.policies.figures.facts import Folded
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.cycle_rows import ENDED, precompute_rows
 from mulligan.workers.ledger.partitions import Partitioned
+from mulligan.workers.ledger.stored.cycle_rows import ENDED, precompute_rows
 
 log = logging.getLogger(__name__)
 

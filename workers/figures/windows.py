@@ -14,7 +14,7 @@ from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.figures.fold import MINUTES_KEPT, START
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.partitions import Partitioned
-from mulligan.workers.ledger.rows import read_verdict
+from mulligan.workers.ledger.stored.rows import read_verdict
 
 LONGEST_WINDOW = 365 * 86400
 

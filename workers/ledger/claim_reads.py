@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, CycleClaim, Lease
-from mulligan.workers.ledger import rows
 from mulligan.workers.ledger.partitions import Partitioned
-from mulligan.workers.ledger.stored_bodies import describe
+from mulligan.workers.ledger.stored import rows
+from mulligan.workers.ledger.stored.stored_bodies import describe
 
 #: The reason of an escalation whose job cannot be read by any release.
 UNREADABLE = "unreadable"

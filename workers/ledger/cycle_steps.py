@@ -14,8 +14,9 @@ from mulligan.tasks.ports.ledger import (
     Lease,
     Publication,
 )
-from mulligan.workers.ledger import keys, rows
+from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.claim_reads import ClaimReads
+from mulligan.workers.ledger.stored import rows
 
 
 class CycleSteps(ClaimReads):

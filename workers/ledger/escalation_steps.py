@@ -13,8 +13,9 @@ from mulligan.tasks.ports.ledger import (
     EscalationEnd,
     EscalationGroup,
 )
-from mulligan.workers.ledger import keys, rows
+from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.partitions import Partitioned
+from mulligan.workers.ledger.stored import rows
 
 #: Maximum groups, the newest, to filter.
 _GROUPS_SCANNED = 5000

@@ -13,8 +13,9 @@ from mulligan.tasks.ports.ledger import (
     NextEntry,
     SessionNote,
 )
-from mulligan.workers.ledger import job_ids, keys, rows
+from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.claim_reads import ClaimReads
+from mulligan.workers.ledger.stored import job_ids, rows
 
 
 class ExternalSteps(ClaimReads):

@@ -14,7 +14,7 @@ from typing import Any
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.partitions import Partitioned
-from mulligan.workers.ledger.rows import tokens_of
+from mulligan.workers.ledger.stored.rows import tokens_of
 
 #: Maximum jobs of a partition to filter for one page: with a rare label, pages are short.
 SCAN = 2000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.ledger.calls import SOCKET_TIMEOUT, connect
+from mulligan.workers.ledger.connection.calls import SOCKET_TIMEOUT, connect
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.schema import CURRENT, StoredSchema
+from mulligan.workers.ledger.stored.schema import CURRENT, StoredSchema
 from mulligan.workers.settings.model import Settings
 
 #: Seconds that Redis may take to answer, however short the patience.

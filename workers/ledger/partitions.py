@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from mulligan.policies.jobs.breaker import ProviderPolicy
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import RedisCalls
-from mulligan.workers.ledger.schema import CURRENT, StoredSchema
+from mulligan.workers.ledger.connection.calls import RedisCalls
+from mulligan.workers.ledger.stored.schema import CURRENT, StoredSchema
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.settings.tenant_settings import TenantQuota
 

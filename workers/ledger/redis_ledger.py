@@ -24,14 +24,15 @@ from mulligan.tasks.ports.ledger import (
     Settlement,
     Submission,
 )
-from mulligan.workers.ledger import keys, rows
+from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.cycle_steps import CycleSteps
-from mulligan.workers.ledger.digests import job_digest
 from mulligan.workers.ledger.escalation_steps import EscalationSteps
 from mulligan.workers.ledger.external_steps import ExternalSteps
 from mulligan.workers.ledger.job_pages import JobPages
 from mulligan.workers.ledger.status_reads import StatusReads
-from mulligan.workers.ledger.stored_bodies import read_tolerantly
+from mulligan.workers.ledger.stored import rows
+from mulligan.workers.ledger.stored.digests import job_digest
+from mulligan.workers.ledger.stored.stored_bodies import read_tolerantly
 from mulligan.workers.ledger.stores.ledger_stores import LedgerStores
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from mulligan.policies.figures.format import counted
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import Patience
+from mulligan.workers.ledger.connection.calls import Patience
 from mulligan.workers.ledger.partitions import Partitioned
 
 #: Maximum waiting jobs of a partition to read, the newest.

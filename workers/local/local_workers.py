@@ -21,9 +21,9 @@ from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.jobs.verify import run_verification
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import Entry, Publication
+from mulligan.workers.celery.broker.queues import JOB_QUEUES
 from mulligan.workers.celery.leases import LeaseKeeper
-from mulligan.workers.celery.queues import JOB_QUEUES
-from mulligan.workers.ledger import job_ids
+from mulligan.workers.ledger.stored import job_ids
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import redis
 
 from mulligan.extras import find_missing, install_command
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.ledger.calls import connect
+from mulligan.workers.ledger.connection.calls import connect
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
 from mulligan.workers.settings.model import Settings

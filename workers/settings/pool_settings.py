@@ -10,7 +10,7 @@ from mulligan.policies.jobs.job import Seconds
 
 
 class PoolSettings(BaseModel):
-    """Sizes of the pools that workers/celery/queues.py declares."""
+    """Sizes of the pools that workers/celery/broker/queues.py declares."""
 
     attempt_slots: int = Field(default=16, ge=1)
     repair_slots: int = Field(default=4, ge=1)

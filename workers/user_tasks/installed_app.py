@@ -13,9 +13,9 @@ from celery import Celery, signals
 
 from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.celery.broker.queue_depth import empty_queues
+from mulligan.workers.celery.broker.queues import JOB_QUEUES
 from mulligan.workers.celery.periodic import PeriodicTask, register_periodic, scheduled
-from mulligan.workers.celery.queue_depth import empty_queues
-from mulligan.workers.celery.queues import JOB_QUEUES
 from mulligan.workers.celery.scheduler import Scheduler
 from mulligan.workers.celery.store_errors import StoreErrors
 from mulligan.workers.celery.worker_process import WorkerProcess

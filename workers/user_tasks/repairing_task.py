@@ -30,10 +30,10 @@ from mulligan.tasks.user_tasks.user_task import (
     correct,
     run_user_task,
 )
-from mulligan.workers.celery.celery_broker import ENTRY_HEADER
+from mulligan.workers.celery.broker.celery_broker import ENTRY_HEADER
 from mulligan.workers.celery.flower_format import REDACTED, describe
 from mulligan.workers.celery.state_task import Escalated, StateTask
-from mulligan.workers.ledger import job_ids
+from mulligan.workers.ledger.stored import job_ids
 from mulligan.workers.services import Services
 from mulligan.workers.user_tasks.installed_app import InstalledApp, installed, settings_of
 from mulligan.workers.user_tasks.messages import describe_arguments, keep_arguments, queue_of

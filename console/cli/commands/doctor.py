@@ -23,8 +23,8 @@ from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
-from mulligan.workers.celery.queue_depth import BROKER_ERRORS
-from mulligan.workers.ledger.refusals import SAID, refusal_of
+from mulligan.workers.celery.broker.queue_depth import BROKER_ERRORS
+from mulligan.workers.ledger.connection.refusals import SAID, refusal_of
 from mulligan.workers.local.home import is_up
 from mulligan.workers.settings.model import Settings, load_settings
 

@@ -10,8 +10,8 @@ from mulligan.console.cli.backend import CliBackend, open_ledger_backend
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.policies.figures.format import duration
-from mulligan.workers.celery.queue_depth import depths
-from mulligan.workers.celery.queues import JOB_QUEUES, QUEUES, pause_name
+from mulligan.workers.celery.broker.queue_depth import depths
+from mulligan.workers.celery.broker.queues import JOB_QUEUES, QUEUES, pause_name
 
 What = Annotated[
     str,

@@ -22,8 +22,8 @@ from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError
 from mulligan.policies.figures import trend
 from mulligan.policies.figures.facts import RETRY_BOUNDS, SCORE_BOUNDS, Figure
-from mulligan.workers.celery.queue_depth import waiting
-from mulligan.workers.celery.queues import QUEUES
+from mulligan.workers.celery.broker.queue_depth import waiting
+from mulligan.workers.celery.broker.queues import QUEUES
 
 _BREAKERS = {"closed": 0, "limited": 0, "half_open": 1, "open": 2}
 _GROUPS = 5000

@@ -16,8 +16,8 @@ from mulligan.policies.figures.format import duration
 from mulligan.policies.jobs.breaker import BreakerState
 from mulligan.policies.jobs.sweep_health import sweep_health
 from mulligan.tasks.ports.errors import LedgerUnavailable
-from mulligan.workers.celery.queue_depth import depths
-from mulligan.workers.celery.queues import QUEUES, pause_name
+from mulligan.workers.celery.broker.queue_depth import depths
+from mulligan.workers.celery.broker.queues import QUEUES, pause_name
 
 What = Annotated[
     str,

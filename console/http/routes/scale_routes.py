@@ -12,8 +12,8 @@ from mulligan.console.http.access import Ops
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors
 from mulligan.policies.scaling import PoolLoad
-from mulligan.workers.celery.queue_depth import QueueDepth, waiting
-from mulligan.workers.celery.queues import Pool, pools
+from mulligan.workers.celery.broker.queue_depth import QueueDepth, waiting
+from mulligan.workers.celery.broker.queues import Pool, pools
 from mulligan.workers.ledger.stores.beats import Beat
 
 Name = Annotated[str, Path(max_length=200, description="a worker pool", examples=["attempt"])]

@@ -15,7 +15,7 @@ from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.waiting import wait_for
 
 from mulligan.tasks.ports.ledger import JobView
-from mulligan.workers.celery.queues import Pool
+from mulligan.workers.celery.broker.queues import Pool
 from mulligan.workers.local.supervisor import Child
 
 #: Jobs wait in commands.

@@ -168,7 +168,7 @@ def test_an_accepted_but_unpublished_job_is_found(fleet: Fleet) -> None:
     """Given a producer that died between accepting and publishing, then the sweep publishes."""
     from mulligan.tasks.jobs.read_job import read_job
     from mulligan.tasks.ports.ledger import Submission
-    from mulligan.workers.ledger.job_ids import job_id as new_id
+    from mulligan.workers.ledger.stored.job_ids import job_id as new_id
 
     submission = Submission(id=new_id(partitions=1), job=read_job(scripted(GOOD)))
     fleet.ledger.accept([submission])

@@ -19,10 +19,10 @@ from support.waiting import wait_for
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.tasks.jobs.publish import Publisher
 from mulligan.tasks.ports.ledger import Entry, Publication
-from mulligan.workers.celery.celery_broker import CeleryBroker
+from mulligan.workers.celery.broker.celery_broker import CeleryBroker
+from mulligan.workers.celery.broker.queue_depth import waiting
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.heartbeat import Heartbeat
-from mulligan.workers.celery.queue_depth import waiting
 from mulligan.workers.celery.worker_heartbeat import liveness_file
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.beats import Beat

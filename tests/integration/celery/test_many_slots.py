@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from support.fleet import CONTROL, running_fleet
 
-from mulligan.workers.celery.queues import Pool
-from mulligan.workers.ledger.connections import SHARED
+from mulligan.workers.celery.broker.queues import Pool
+from mulligan.workers.ledger.connection.connections import SHARED
 
 # The server is a stub on loopback, but the runner cannot know that.
 pytestmark = pytest.mark.real_models

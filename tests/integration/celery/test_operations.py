@@ -141,7 +141,7 @@ def test_a_worker_refuses_what_its_configuration_does_not_allow(strict: Fleet) -
     """Given a producer whose settings allow inline runners, then the worker still decides."""
     from mulligan.tasks.jobs.read_job import read_job
     from mulligan.tasks.ports.ledger import Submission
-    from mulligan.workers.ledger.job_ids import job_id as new_id
+    from mulligan.workers.ledger.stored.job_ids import job_id as new_id
 
     job = read_job(scripted(GOOD))
     submission = Submission(id=new_id(partitions=1), job=job)

@@ -11,10 +11,10 @@ from support.settlements import succeeds
 
 from mulligan.tasks.jobs.publish import Publisher
 from mulligan.tasks.jobs.sweep import run_sweep
-from mulligan.workers.celery.celery_broker import CeleryBroker
+from mulligan.workers.celery.broker.celery_broker import CeleryBroker
+from mulligan.workers.celery.broker.queue_depth import depths, empty_queues, serves_by_priority
+from mulligan.workers.celery.broker.queues import QUEUES
 from mulligan.workers.celery.factory import create_app
-from mulligan.workers.celery.queue_depth import depths, empty_queues, serves_by_priority
-from mulligan.workers.celery.queues import QUEUES
 from mulligan.workers.settings.model import Settings
 
 pytestmark = pytest.mark.skipif(

@@ -13,9 +13,9 @@ from support.waiting import wait_for
 
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.ports.ledger import Accepted, JobView, Submission
-from mulligan.workers.ledger import job_ids
-from mulligan.workers.ledger.calls import connect
+from mulligan.workers.ledger.connection.calls import connect
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stored import job_ids
 from mulligan.workers.local.supervisor import Stack
 
 TESTS = Path(__file__).parents[2]

@@ -20,9 +20,9 @@ from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.ports.ledger import Entry
 from mulligan.tasks.ports.message_broker import BrokerAway
-from mulligan.workers.celery.celery_broker import CeleryBroker
+from mulligan.workers.celery.broker.celery_broker import CeleryBroker
+from mulligan.workers.celery.broker.queue_depth import depths, empty_queues
 from mulligan.workers.celery.factory import create_app
-from mulligan.workers.celery.queue_depth import depths, empty_queues
 from mulligan.workers.settings.model import Settings
 
 #: The broker has a key of this name that is no list, so it cannot be a queue.

@@ -21,7 +21,7 @@ from support.cli_process import Shell, new_shell
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.waiting import wait_for
 
-from mulligan.workers.celery.queues import POOLS
+from mulligan.workers.celery.broker.queues import POOLS
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
 from mulligan.workers.local.server_binary import find_server
 

@@ -18,8 +18,8 @@ from support.ledger_scenario import Scenario
 from support.waiting import wait_for
 
 from mulligan.tasks.escalations.end_escalations import EndAction, EscalationFilter
+from mulligan.workers.celery.broker.queue_depth import depths
 from mulligan.workers.celery.factory import create_app
-from mulligan.workers.celery.queue_depth import depths
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.model import Settings
 

@@ -20,7 +20,7 @@ from mulligan.policies.edits.session import EditSession
 from mulligan.policies.edits.suite import Suite
 from mulligan.tasks.edits.advance import RetryLater, advance
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.celery.queues import Pool
+from mulligan.workers.celery.broker.queues import Pool
 from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine, take_steps
 from mulligan.workers.edits.sessions.session_store import (
     SessionLease,

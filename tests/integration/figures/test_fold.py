@@ -19,8 +19,8 @@ from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.periodic import PERIODIC
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.figures.windows import FigureReader, parse_window
-from mulligan.workers.ledger.cycle_rows import CycleRows
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stored.cycle_rows import CycleRows
 
 P = "mulligan:{p00}:"
 HOUR_MS = 3_600_000

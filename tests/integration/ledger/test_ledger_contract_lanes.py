@@ -31,7 +31,8 @@ from mulligan.tasks.ports.ledger import (
     SessionNote,
     Settlement,
 )
-from mulligan.workers.ledger import job_ids, keys, rows
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.stored import job_ids, rows
 
 #: Seconds of a subject's lease, and seconds until a delayed verification.
 LEASE = 1800.0

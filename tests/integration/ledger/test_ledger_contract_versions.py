@@ -16,7 +16,7 @@ from mulligan.policies.jobs.job import Output
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, CycleClaim, Entry, Lease
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.job_pages import JobFilter
-from mulligan.workers.ledger.schema import CURRENT, StoredSchema
+from mulligan.workers.ledger.stored.schema import CURRENT, StoredSchema
 from mulligan.workers.ledger.stores.beats import Beat
 from mulligan.workers.ledger.stores.tokens import Tokens
 

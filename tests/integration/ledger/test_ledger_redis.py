@@ -28,11 +28,12 @@ from mulligan.tasks.ports.ledger import (
     SessionNote,
     Submission,
 )
-from mulligan.workers.ledger import job_ids, keys
-from mulligan.workers.ledger.calls import SOCKET_TIMEOUT, connect
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.connection.calls import SOCKET_TIMEOUT, connect
+from mulligan.workers.ledger.connection.scripts import SCRIPTS
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.scripts import SCRIPTS
+from mulligan.workers.ledger.stored import job_ids
 from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.settings.model import Settings
 

@@ -21,10 +21,11 @@ from support.waiting import wait_for
 from mulligan.policies.jobs.job import Output
 from mulligan.tasks.ports.errors import LedgerRefused, LedgerUnavailable
 from mulligan.tasks.ports.ledger import Claim, Entry, EntryRequeued, Submission
-from mulligan.workers.ledger import job_ids, waits
-from mulligan.workers.ledger.calls import connect
-from mulligan.workers.ledger.connections import SHARED, Connections
+from mulligan.workers.ledger.connection import waits
+from mulligan.workers.ledger.connection.calls import connect
+from mulligan.workers.ledger.connection.connections import SHARED, Connections
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stored import job_ids
 from mulligan.workers.ledger.stores.beats import Beat
 from mulligan.workers.settings.model import Settings
 

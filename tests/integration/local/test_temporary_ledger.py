@@ -10,8 +10,8 @@ from support.jobs import make_job
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Submission
 from mulligan.testing import InMemoryStack, assert_repaired
-from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stored import job_ids
 from mulligan.workers.local import temporary_ledger as module
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
 from mulligan.workers.local.server_probe import ask_server

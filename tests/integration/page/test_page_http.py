@@ -27,7 +27,7 @@ from mulligan.policies import (
 )
 from mulligan.policies.jobs.job import Output
 from mulligan.tasks.ports.ledger import ClaimRefused, Submission
-from mulligan.workers.ledger import job_ids
+from mulligan.workers.ledger.stored import job_ids
 
 HTML = {"Accept": "text/html"}
 PATHS = ("/", "/jobs", "/failures", "/cycles", "/escalations", "/operations", "/runbook", "/login")

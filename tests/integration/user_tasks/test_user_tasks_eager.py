@@ -14,11 +14,11 @@ from support.user_tasks import job_of, user_project
 from mulligan import Repair, RepairingTask, install
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Entry
-from mulligan.workers.celery.celery_broker import ENTRY_HEADER
-from mulligan.workers.celery.queue_depth import depths
+from mulligan.workers.celery.broker.celery_broker import ENTRY_HEADER
+from mulligan.workers.celery.broker.queue_depth import depths
 from mulligan.workers.celery.state_task import Escalated
-from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stored import job_ids
 
 
 @pytest.fixture

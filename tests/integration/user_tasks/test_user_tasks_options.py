@@ -17,7 +17,7 @@ from support.user_tasks import delivered, job_of
 from mulligan import RepairingTask, Scored, install
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.celery.queue_depth import depths
+from mulligan.workers.celery.broker.queue_depth import depths
 from mulligan.workers.celery.state_task import Corrected, Escalated
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 

@@ -17,7 +17,7 @@ from support.user_tasks import delivered, job_of
 
 from mulligan import Repair, RepairingTask, install
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.celery.queue_depth import depths
+from mulligan.workers.celery.broker.queue_depth import depths
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
 #: Kombu has no types.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from amqp.exceptions import NotFound  # type: ignore[import-untyped] # has no types
 from celery import Celery
 
-from mulligan.workers.celery.queue_depth import depths, empty_queues
+from mulligan.workers.celery.broker.queue_depth import depths, empty_queues
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,8 +19,8 @@ from mulligan.workers.celery.autoscale import (
     QueueSampler,
     count_consumers,
 )
+from mulligan.workers.celery.broker.queue_depth import QueueDepth
 from mulligan.workers.celery.heartbeat import StallDetector
-from mulligan.workers.celery.queue_depth import QueueDepth
 from mulligan.workers.ledger.stores.beats import Beat
 
 POLICY = ScalingPolicy(least=2, most=20)

@@ -25,7 +25,7 @@ from mulligan.workers.contract_models import (
     reference_of,
     schema_of,
 )
-from mulligan.workers.ledger.digests import job_digest
+from mulligan.workers.ledger.stored.digests import job_digest
 from mulligan.workers.verifiers.model_findings import model_findings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 

@@ -20,9 +20,9 @@ from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import Entry, JobView, Lease, Publication
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.celery.leases import LeaseKeeper
-from mulligan.workers.ledger import job_ids
 from mulligan.workers.ledger.fake_redis import fake_client
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stored import job_ids
 from mulligan.workers.local.local_stack import LocalStack, local_stack
 from mulligan.workers.local.local_workers import LocalWorkers
 from mulligan.workers.settings.model import Settings

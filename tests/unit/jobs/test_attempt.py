@@ -31,7 +31,7 @@ from mulligan.tasks.ports.errors import (
 from mulligan.tasks.ports.leases import UnwatchedLease
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, JobView, Publication, Submission
 from mulligan.tasks.ports.runners import provider_for
-from mulligan.workers.ledger.job_ids import job_id as new_id
+from mulligan.workers.ledger.stored.job_ids import job_id as new_id
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 Answer = str | Output | Exception

@@ -11,13 +11,13 @@ import pytest
 from support.jobs import make_job
 
 from mulligan.policies.jobs.job import Job
-from mulligan.workers.ledger.digests import input_digest, job_digest
+from mulligan.workers.ledger.stored.digests import input_digest, job_digest
 from mulligan.workers.ledger.stores.config_changes import config_digest
 from mulligan.workers.settings.model import Settings
 
 _PROGRAM = """
 from mulligan.policies.jobs.job import Job
-from mulligan.workers.ledger.digests import input_digest, job_digest
+from mulligan.workers.ledger.stored.digests import input_digest, job_digest
 from mulligan.workers.ledger.stores.config_changes import config_digest
 from mulligan.workers.settings.model import Settings
 job = Job.model_validate({

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from mulligan.workers.ledger import open_ledger as module
-from mulligan.workers.ledger.calls import connect
+from mulligan.workers.ledger.connection.calls import connect
 from mulligan.workers.settings.model import Settings
 
 

@@ -6,7 +6,7 @@ import pytest
 import redis
 from redis.exceptions import BusyLoadingError, OutOfMemoryError, ReadOnlyError, ResponseError
 
-from mulligan.workers.ledger.refusals import Refusal, plain_text, refusal_of
+from mulligan.workers.ledger.connection.refusals import Refusal, plain_text, refusal_of
 
 OOM = "command not allowed when used memory > 'maxmemory'."
 READONLY = "You can't write against a read only replica."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.workers.ledger.scripts import SCRIPTS, assemble, definitions_in
+from mulligan.workers.ledger.connection.scripts import SCRIPTS, assemble, definitions_in
 
 SHARED = definitions_in("""\
 -- A comment that mentions unused.

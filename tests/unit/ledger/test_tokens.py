@@ -11,7 +11,7 @@ import pytest
 from support.waiting import wait_for
 
 from mulligan.tasks.ports.errors import LedgerUnavailable
-from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.connection.calls import RedisCalls
 from mulligan.workers.ledger.stores import tokens as token_store
 from mulligan.workers.ledger.stores.tokens import Tokens
 

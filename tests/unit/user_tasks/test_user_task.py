@@ -38,7 +38,7 @@ from mulligan.tasks.user_tasks.user_task import (
     run_user_task,
     value_of,
 )
-from mulligan.workers.ledger.job_ids import user_task_job_id
+from mulligan.workers.ledger.stored.job_ids import user_task_job_id
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.user_tasks.verifier_specs import (
     CallableVerifier,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mulligan.policies.jobs.job import TERMINAL
-from mulligan.workers.celery.queue_depth import SENT_HEADER
-from mulligan.workers.celery.queues import edit_queue
+from mulligan.workers.celery.broker.queue_depth import SENT_HEADER
+from mulligan.workers.celery.broker.queues import edit_queue
 
 if TYPE_CHECKING:
     from celery import Celery

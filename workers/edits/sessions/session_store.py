@@ -21,9 +21,9 @@ from mulligan.policies.edits.session import EditDelta, EditSession
 from mulligan.tasks.edits.advance import RetryLater
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.connection.calls import RedisCalls
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.stored_bodies import describe, read_tolerantly
+from mulligan.workers.ledger.stored.stored_bodies import describe, read_tolerantly
 from mulligan.workers.settings.model import Settings
 
 #: The maximum number of measured deltas and of sessions to keep.

@@ -29,7 +29,7 @@ from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.edits.sessions.suite_commands import program_problem, run_command
 from mulligan.workers.edits.sessions.suite_jobs import TreeState, make_job
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.connection.calls import RedisCalls
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.sandbox.file_tree import TreeNode, decode_tree, encode_tree, read_tree

@@ -1,4 +1,4 @@
--- Shared by the scripts: each is given the definitions that it uses (workers/ledger/scripts.py).
+-- Shared by the scripts: each is given the definitions that it uses (workers/ledger/connection/scripts.py).
 -- KEYS[1] is the prefix of one partition, ARGV[1] the request as JSON.
 -- The prefix contains the partition's hash tag, so all keys of a script live on one node.
 local P = KEYS[1]

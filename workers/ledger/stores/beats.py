@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from mulligan.policies.value import Value
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import RedisCalls
-from mulligan.workers.ledger.stored_bodies import read_tolerantly
+from mulligan.workers.ledger.connection.calls import RedisCalls
+from mulligan.workers.ledger.stored.stored_bodies import read_tolerantly
 
 #: Seconds after which a beat is stale.
 STALE = 30.0

@@ -18,7 +18,7 @@ from mulligan.tasks.ports.errors import (
     MissingBlob,
 )
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import Patience, RedisCalls
+from mulligan.workers.ledger.connection.calls import Patience, RedisCalls
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.sandbox.workspace import content_address
 from mulligan.workers.settings.model import Settings

@@ -20,7 +20,7 @@ from mulligan.tasks.escalations.end_escalations import (
 )
 from mulligan.tasks.ports.ledger import EscalationLedger
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.connection.calls import RedisCalls
 
 log = logging.getLogger(__name__)
 

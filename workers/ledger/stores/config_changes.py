@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import RedisCalls
-from mulligan.workers.ledger.digests import VERSION, digest
+from mulligan.workers.ledger.connection.calls import RedisCalls
+from mulligan.workers.ledger.stored.digests import VERSION, digest
 from mulligan.workers.settings.live_settings import LIVE
 from mulligan.workers.settings.model import Settings
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.connection.calls import RedisCalls
 
 #: The last id that a reader has seen in each partition's stream.
 Position = tuple[str, ...]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from mulligan.workers.ledger.cycle_rows import CycleRows
 from mulligan.workers.ledger.partitions import Partitioned
+from mulligan.workers.ledger.stored.cycle_rows import CycleRows
 from mulligan.workers.ledger.stores.beats import RedisBeats
 from mulligan.workers.ledger.stores.breakers import RedisBreakers
 from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions

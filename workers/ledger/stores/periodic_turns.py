@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.connection.calls import RedisCalls
 
 #: The part of the interval that a turn lasts. Less than 1, or a lone scheduler that is a
 #: millisecond early would skip a run.

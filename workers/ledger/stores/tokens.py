@@ -15,7 +15,7 @@ from typing import Literal, get_args
 
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.connection.calls import RedisCalls
 
 Role = Literal["producer", "ops", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)

@@ -14,12 +14,12 @@ from mulligan.policies.jobs.job import OnDone
 from mulligan.tasks.ports.ledger import Entry, JobView, Publication
 from mulligan.tasks.ports.message_broker import BrokerAway, LeftForOthers
 from mulligan.tasks.user_tasks.task_route import TaskRoute
-from mulligan.workers.celery.broker_errors import lost_connection, takes_no_messages
+from mulligan.workers.celery.broker.broker_errors import lost_connection, takes_no_messages
+from mulligan.workers.celery.broker.queue_depth import SENT_HEADER
+from mulligan.workers.celery.broker.queues import REPAIR_QUEUE
 from mulligan.workers.celery.flower_format import describe, describe_entry
-from mulligan.workers.celery.queue_depth import SENT_HEADER
-from mulligan.workers.celery.queues import REPAIR_QUEUE
-from mulligan.workers.ledger import job_ids, rows
-from mulligan.workers.ledger.schema import CURRENT
+from mulligan.workers.ledger.stored import job_ids, rows
+from mulligan.workers.ledger.stored.schema import CURRENT
 from mulligan.workers.user_tasks.messages import REPAIR_SUFFIX, sent_arguments
 
 #: The header with the entry of a message to a user's task.

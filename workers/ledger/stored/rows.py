@@ -39,8 +39,8 @@ from mulligan.tasks.ports.ledger import (
     Settlement,
 )
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.digests import input_digest
-from mulligan.workers.ledger.stored_bodies import read_tolerantly
+from mulligan.workers.ledger.stored.digests import input_digest
+from mulligan.workers.ledger.stored.stored_bodies import read_tolerantly
 from mulligan.workers.settings.model import Settings
 
 _TOO_MANY_REQUESTS = 429

@@ -52,7 +52,7 @@ class ProducerPublisher:
     def _get(self) -> Publisher:
         from celery import Celery
 
-        from mulligan.workers.celery.celery_broker import CeleryBroker
+        from mulligan.workers.celery.broker.celery_broker import CeleryBroker
 
         with self._lock:
             if self._publisher is None:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.cycles.report import CycleRow
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.calls import RedisCalls
+from mulligan.workers.ledger.connection.calls import RedisCalls
 from mulligan.workers.settings.model import Settings
 
 #: Cycles per script call: a few milliseconds, so that Redis can serve other clients in between.

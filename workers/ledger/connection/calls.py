@@ -18,10 +18,10 @@ from redis.retry import Retry
 
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.errors import BadInput, LedgerRefused, LedgerUnavailable
-from mulligan.workers.ledger.connections import Connections
-from mulligan.workers.ledger.refusals import SAID, Refusal, plain_text, refusal_of
-from mulligan.workers.ledger.scripts import SCRIPTS
-from mulligan.workers.ledger.waits import CallInProgress, LedgerWaits
+from mulligan.workers.ledger.connection.connections import Connections
+from mulligan.workers.ledger.connection.refusals import SAID, Refusal, plain_text, refusal_of
+from mulligan.workers.ledger.connection.scripts import SCRIPTS
+from mulligan.workers.ledger.connection.waits import CallInProgress, LedgerWaits
 
 T = TypeVar("T")
 #: Seconds after which a hanging Redis counts as unreachable. Blocking calls are shorter.
