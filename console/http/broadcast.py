@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -21,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from mulligan.console.http.errors import HttpError, invalid
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.stores.event_streams import Position, StoredEvent, event_order
+from mulligan.workers.ledger.stores.event_streams import Position, StoredEvent, in_order
 from mulligan.workers.settings.model import Settings
 
 _LOG = logging.getLogger("mulligan.console")
@@ -33,7 +32,6 @@ _PAGE = 1000
 #: The most bytes that may wait for one listener.
 QUEUE_CAP = 1_000_000
 _TENANT_CACHE = 50_000
-_ID = re.compile(r"^\d{1,15}(-\d{1,15})?$")
 
 
 @dataclass(frozen=True)
@@ -194,7 +192,7 @@ class Broadcast:
     def _read(self, loop: asyncio.AbstractEventLoop, position: Position) -> None:
         while not self._closed.is_set():
             try:
-                stored = self._streams.wait(position, seconds=1.0, limit=_PAGE)
+                stored = self._streams.read(position, limit=_PAGE, block=1.0)
                 with_tenants = any(each.filter.tenant for each in tuple(self._listeners))
                 events, position = self._encode(stored, position, with_tenants)
             except LedgerUnavailable as error:
@@ -226,17 +224,15 @@ class Broadcast:
     def _encode(
         self, stored: list[StoredEvent], position: Position, with_tenants: bool
     ) -> tuple[list[StreamEvent], Position]:
-        ids = list(position)
-        events = []
-        for event in sorted(stored, key=lambda event: event.order):
-            ids[event.partition] = event.id
+        events, after = [], position
+        for event, after in in_order(stored, position):
             data = json.loads(event.data)
             tenant = self._tenant(data) if with_tenants else None
-            head = f"id: {','.join(ids)}\nevent: {data['type']}\n"
+            head = f"id: {','.join(after)}\nevent: {data['type']}\n"
             frame = _frame(head, event.data)
             redacted = frame if "detail" not in data else _frame(head, _without_detail(data))
             events.append(StreamEvent(data["job"], tenant, frame, redacted))
-        return events, tuple(ids)
+        return events, after
 
     def _tenant(self, data: dict[str, Any]) -> str | None:
         """Return the tenant of an event, from the event or else from its job."""
@@ -253,18 +249,12 @@ class Broadcast:
         return tenant
 
     def position(self, text: str) -> Position:
-        """Parse a position to resume from, or raise 422.
-
-        It is the id of an event, or one number for all partitions.
-        """
-        parts = text.split(",")
-        if not all(_ID.match(part) for part in parts):
-            raise invalid("Last-Event-ID: not the id of an event; leave it out to start now")
-        parts = [part if "-" in part else f"{part}-0" for part in parts]
-        if len(parts) == self._streams.count:
-            return tuple(parts)
-        # The number of partitions has changed: sending too much is better than too little.
-        return (min(parts, key=event_order),) * self._streams.count
+        """Parse a position to resume from, or raise 422."""
+        try:
+            return self._streams.position(text)
+        except ValueError as error:
+            text = "Last-Event-ID: not the id of an event; leave it out to start now"
+            raise invalid(text) from error
 
 
 def _frame(head: str, data: str) -> bytes:

@@ -131,4 +131,6 @@ def ends_job(event: Event) -> bool:
 
 
 def _time_of(event: Event) -> float:
-    return int(event.id.partition("-")[0]) / 1000
+    """Return when an event was written. With several partitions, an id names the last event of
+    each, and the latest of them is this one."""
+    return max(int(part.partition("-")[0]) for part in event.id.split(",")) / 1000

@@ -33,6 +33,7 @@ from mulligan.workers.ledger.status_reads import StatusReads
 from mulligan.workers.ledger.stored import rows
 from mulligan.workers.ledger.stored.digests import job_digest
 from mulligan.workers.ledger.stored.stored_bodies import read_tolerantly
+from mulligan.workers.ledger.stores.event_streams import in_order
 from mulligan.workers.ledger.stores.ledger_stores import LedgerStores
 
 
@@ -353,9 +354,10 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
 
     def events(self, *, after: str = "0", block: float | None = None) -> Iterator[Event]:
         """Yield events of every partition. ``after`` is an event id, or ``$`` for new ones only."""
-        streams = [keys.events(prefix) for prefix in self._prefixes()]
-        for event_id, text in self.calls.read_streams(streams, after=after, block=block):
-            yield rows.read_event(event_id, text)
+        streams = self.event_streams
+        start = streams.newest() if after == "$" else streams.position(after)
+        for event, position in in_order(streams.read(start, limit=1000, block=block), start):
+            yield rows.read_event(",".join(position), event.data)
 
 
 def _is_another_job(job: Job, answer: Sequence[Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +11,7 @@ from support.ledger_scenario import Scenario, ScenarioMaker
 from support.settlements import escalates, retries_by_policy, retries_immediately, succeeds
 
 from mulligan.tasks.ports.ledger import Entry, Publication, Submission
+from mulligan.workers.ledger import keys
 
 
 def submit_stamped(scenario: Scenario) -> str:
@@ -416,6 +418,23 @@ def test_events_continue_after_a_reader_s_position(scenario: Scenario) -> None:
     assert list(scenario.ledger.events(after="$")) == []
     job_id = scenario.submit()
     assert [event.job_id for event in scenario.ledger.events(after=first.id)] == [job_id]
+
+
+def test_a_reader_gets_every_event_of_several_partitions(new_scenario: ScenarioMaker) -> None:
+    """Given one partition with more events than one reading, then the others' events arrive too."""
+    scenario = new_scenario(partitions=2)
+    jobs = [scenario.submit() for _ in range(9)]
+    busy = jobs[0]
+    crowd = json.dumps({"type": "job", "job": busy, "state": "running"})
+    stream = f"mulligan:{{{keys.partition_of(busy)}}}:events"
+    for _ in range(1500):
+        scenario.ledger.calls.run("XADD", stream, "*", "data", crowd)
+    jobs += [scenario.submit() for _ in range(9)]
+    seen, after = [], "0"
+    while found := list(scenario.ledger.events(after=after)):
+        seen += [event.job_id for event in found if event.data["state"] == "queued"]
+        after = found[-1].id
+    assert sorted(seen) == sorted(jobs)
 
 
 def test_a_reader_may_wait_for_the_next_event(scenario: Scenario) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -394,8 +393,7 @@ def test_every_change_of_the_breaker_is_an_event(scenario: Scenario) -> None:
     open_breaker(scenario.ledger, PROVIDER)
     scenario.advance(3)
     answer_call(scenario.ledger, start_call(scenario.ledger, PROVIDER))
-    stream = scenario.ledger.calls.read_streams(["mulligan:{p00}:events"], after="0", block=None)
-    events = [json.loads(text) for _, text in stream]
+    events = [event.data for event in scenario.ledger.events()]
     found = [(e["provider"], e["state"]) for e in events if e["type"] == "breaker"]
     assert found == [(PROVIDER, "open"), (PROVIDER, "closed")]
 

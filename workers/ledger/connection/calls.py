@@ -6,7 +6,7 @@ How long a call waits is a property of the call: see `Patience`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, TypeVar
 
@@ -170,22 +170,11 @@ class RedisCalls:
 
         return self._retry(run) if commands else []
 
-    def read_streams(
-        self, names: Sequence[str], *, after: str, block: float | None
-    ) -> Iterator[tuple[str, str]]:
-        """Yield (id, data) of entries after an id. Waits up to ``block`` seconds for the first."""
-        wait = None if block is None else max(1, int(block * 1000))
-        streams = dict.fromkeys(names, after)
-        found = self._retry(
-            lambda client: client.xread(streams, count=1000, block=wait), block=block
-        )
-        for _, items in found or []:
-            for entry_id, fields in items:
-                yield entry_id, fields["data"]
-
-    def run(self, *command: Any, patience: Patience = Patience.NORMAL) -> Any:
-        """Run one command."""
-        return self._retry(lambda client: client.execute_command(*command), patience)
+    def run(
+        self, *command: Any, patience: Patience = Patience.NORMAL, block: float | None = None
+    ) -> Any:
+        """Run one command. ``block``: seconds for which it may wait on a connection of its own."""
+        return self._retry(lambda client: client.execute_command(*command), patience, block=block)
 
     def read_bytes(self, *command: Any) -> bytes | None:
         """Run one command whose answer is bytes."""

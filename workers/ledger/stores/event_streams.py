@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.connection.calls import RedisCalls
 
-#: The last id that a reader has seen in each partition's stream.
+#: The last id that a reader has seen in each partition's stream. As text, joined by commas, it is
+#: the id by which readers know an event: it says what they have seen of every partition.
 Position = tuple[str, ...]
+_ID = re.compile(r"\d{1,15}(-\d{1,15})?")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,16 @@ def event_order(event_id: str) -> tuple[int, int]:
     return int(milliseconds), int(number or 0)
 
 
+def in_order(
+    stored: Iterable[StoredEvent], position: Position
+) -> Iterator[tuple[StoredEvent, Position]]:
+    """Yield events by time, each with the position after it."""
+    ids = list(position)
+    for event in sorted(stored, key=lambda event: event.order):
+        ids[event.partition] = event.id
+        yield event, tuple(ids)
+
+
 class EventStreams:
     """A reader of events, which the ledger's scripts write."""
 
@@ -49,11 +62,22 @@ class EventStreams:
         found = [self._calls.run("XREVRANGE", name, "+", "-", "COUNT", 1) for name in self._streams]
         return tuple(items[0][0] if items else "0-0" for items in found)
 
-    def wait(self, after: Position, *, seconds: float, limit: int) -> list[StoredEvent]:
-        """Return the events after a position, waiting up to ``seconds`` for the first."""
-        milliseconds = max(1, int(seconds * 1000))
+    def position(self, text: str) -> Position:
+        """Parse a position, an event's id, or one time in milliseconds for all partitions."""
+        parts = text.split(",")
+        if not all(_ID.fullmatch(part) for part in parts):
+            raise ValueError(f"{text!r} is not the id of an event")
+        parts = [part if "-" in part else f"{part}-0" for part in parts]
+        if len(parts) == self.count:
+            return tuple(parts)
+        # The number of partitions has changed: sending too much is better than too little.
+        return (min(parts, key=event_order),) * self.count
+
+    def read(self, after: Position, *, limit: int, block: float | None = None) -> list[StoredEvent]:
+        """Return the events after a position, waiting up to ``block`` seconds for the first."""
+        waiting = () if block is None else ("BLOCK", max(1, int(block * 1000)))
         found = self._calls.run(
-            "XREAD", "COUNT", limit, "BLOCK", milliseconds, "STREAMS", *self._streams, *after
+            "XREAD", "COUNT", limit, *waiting, "STREAMS", *self._streams, *after, block=block
         )
         return [
             StoredEvent(self._numbers[name], event_id, fields["data"])
