@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from mulligan.policies.figures.waiting_words import waiting_event_words
 from mulligan.policies.jobs.job import TERMINAL
 from mulligan.tasks.ports.errors import LedgerRefused, LedgerUnavailable
 from mulligan.tasks.ports.ledger import Event, JobView, LedgerReader
@@ -87,15 +88,21 @@ def _job(job: FollowedJob, data: Mapping[str, Any]) -> None:
 
 
 def _attempt(job: FollowedJob, data: Mapping[str, Any]) -> None:
-    job.attempt = int(data["attempt"])
+    job.attempt = int(data.get("attempt") or job.attempt)  # another release may leave it out
     job.mode = str(data.get("mode") or job.mode)
     job.doing = str(data["state"])
     if data["state"] == "waiting":
-        job.doing = f"waiting: {data.get('detail') or data.get('waiting_for')}"
+        job.doing = waiting_text(data)
     if data["state"] == "settled":
         if isinstance(data.get("score"), int | float):
             job.scores.append(float(data["score"]))
         job.doing = f"next: {data['next']}" if data.get("next") else "settled"
+
+
+def waiting_text(data: Mapping[str, Any]) -> str:
+    """Say what a waiting attempt waits for, and why."""
+    why = f": {data['detail']}" if data.get("detail") else ""
+    return f"waiting for {waiting_event_words(data)}{why}"
 
 
 def _cycle(job: FollowedJob, data: Mapping[str, Any]) -> None:

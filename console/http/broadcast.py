@@ -18,6 +18,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from mulligan.console.http.errors import HttpError, invalid
+from mulligan.policies.figures.waiting_words import waiting_event_words
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.event_streams import Position, StoredEvent, in_order
@@ -229,7 +230,11 @@ class Broadcast:
             data = json.loads(event.data)
             tenant = self._tenant(data) if with_tenants else None
             head = f"id: {','.join(after)}\nevent: {data['type']}\n"
-            frame = _frame(head, event.data)
+            text = event.data
+            if data.get("state") == "waiting":
+                data["waits_for"] = waiting_event_words(data)
+                text = _encoded(data)
+            frame = _frame(head, text)
             redacted = frame if "detail" not in data else _frame(head, _without_detail(data))
             events.append(StreamEvent(data["job"], tenant, frame, redacted))
         return events, after
@@ -262,5 +267,8 @@ def _frame(head: str, data: str) -> bytes:
 
 
 def _without_detail(data: dict[str, Any]) -> str:
-    kept = {name: value for name, value in data.items() if name != "detail"}
-    return json.dumps(kept, separators=(",", ":"))
+    return _encoded({name: value for name, value in data.items() if name != "detail"})
+
+
+def _encoded(data: dict[str, Any]) -> str:
+    return json.dumps(data, separators=(",", ":"))

@@ -9,6 +9,7 @@ from typing import Any
 
 from mulligan.console.http.context import ConsoleContext
 from mulligan.policies.figures import format as formatter
+from mulligan.policies.figures.waiting_words import waiting_event_words
 from mulligan.workers.ledger.stores.event_streams import EventStreams, event_order
 
 ROWS = 15
@@ -88,7 +89,7 @@ def fold(events: Iterable[Event], *, tenant: str | None) -> Sequence[Row]:
 
 
 def _apply_attempt(row: Row, data: Mapping[str, Any]) -> None:
-    row.attempt = int(data["attempt"])
+    row.attempt = int(data.get("attempt") or row.attempt)  # another release may leave it out
     state = str(data["state"])
     nth = f"attempt {row.attempt} " if row.attempt > 1 else ""
     row.state = state
@@ -98,7 +99,7 @@ def _apply_attempt(row: Row, data: Mapping[str, Any]) -> None:
         row.how = f"{nth}passed" if data.get("success") else failed
         row.state = "settled" if data.get("success") else "waiting"
     elif state == "waiting":
-        row.how = f"{nth}waiting for {data.get('waiting_for') or 'a worker'}"
+        row.how = f"{nth}waiting for {waiting_event_words(data)}"
     else:
         row.how = nth + formatter.words(state)
 

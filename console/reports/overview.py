@@ -17,7 +17,6 @@ from mulligan.console.reports.overview_now import (
     count_running,
     health_of,
     needing_attention,
-    parked_work,
     queue_statuses,
     read_current_state,
 )
@@ -75,7 +74,7 @@ def overview(
             for name, each in ranking.techniques(rows, tenant=tenant).items()
         ),
         paused=now.paused,
-        parked=parked_work(now),
+        parked=now.parked,
         changes=services.ledger.config_changes.changes(since=now.at - seconds),
         tenants=tenants_of(rows, tenant=tenant),
     )

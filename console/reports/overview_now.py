@@ -11,20 +11,17 @@ from kombu.exceptions import OperationalError
 from mulligan.console.reports.overview_values import (
     Health,
     NeedsAttention,
-    ParkedWork,
     QueueStatus,
 )
-from mulligan.console.reports.providers import visible_parked
+from mulligan.console.reports.providers import ParkedWork, visible_parked
 from mulligan.console.reports.visibility import visible_breakers, visible_pauses
 from mulligan.policies.figures.format import counted, duration
-from mulligan.policies.figures.waiting_words import waiting_words
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.policies.jobs.sweep_health import SweepHealth, sweep_health
 from mulligan.tasks.escalations.end_escalations import list_groups
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.celery.broker.queue_depth import QueueDepth, waiting
 from mulligan.workers.celery.broker.queues import CONTROL_QUEUE, QUEUES, REQUIRED_QUEUES, main_queue
-from mulligan.workers.ledger.status_reads import ParkedEntries
 from mulligan.workers.ledger.stores.beats import Beat
 from mulligan.workers.services import Services
 
@@ -46,7 +43,7 @@ class CurrentState:
     queues: Mapping[str, QueueDepth] | None = None
     paused: tuple[str, ...] = ()
     breakers: Mapping[str, Breaker] = field(default_factory=dict)
-    parked: Sequence[ParkedEntries] = ()
+    parked: tuple[ParkedWork, ...] = ()
     groups: Sequence[EscalationGroup] = ()
     dead_webhooks: int = 0
     #: Entries that cannot be sent or read.
@@ -222,7 +219,7 @@ def _escalations(group: EscalationGroup, now: float, tenant: str | None) -> Need
 
 def _open_breakers(now: CurrentState) -> list[NeedsAttention]:
     found = []
-    parked = {each.reason: each.count for each in now.parked}
+    parked = {each.reason: each.entries for each in now.parked}
     for name, breaker in sorted(now.breakers.items()):
         if not breaker.failing:
             continue
@@ -272,17 +269,6 @@ def queue_statuses(now: CurrentState) -> tuple[QueueStatus, ...]:
             )
         )
     return tuple(statuses)
-
-
-def parked_work(now: CurrentState) -> tuple[ParkedWork, ...]:
-    """Return what waits outside the queues, and for what."""
-    found = []
-    for each in now.parked:
-        provider = now.breakers.get(each.reason.removeprefix("provider:"))
-        paused = "pause" if each.reason in now.paused else None
-        text = waiting_words(paused, each.reason, provider=provider, now=now.at)
-        found.append(ParkedWork(text=text, count=each.count, oldest_seconds=each.age(now.at)))
-    return tuple(found)
 
 
 def queue_of(beat: Beat) -> str | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mulligan.console.reports.providers import ParkedWork
+
 #: The windows to choose from.
 WINDOWS = ("1h", "24h", "7d", "30d")
 
@@ -34,16 +36,6 @@ class NeedsAttention:
     key: str = ""
     since: float | None = None
     muted: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParkedWork:
-    """Entries that wait for one reason."""
-
-    #: What they wait for, in words.
-    text: str
-    count: int
-    oldest_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mulligan.policies.figures.waiting_words import provider_words
+from mulligan.console.reports.visibility import visible_breakers, visible_pauses
+from mulligan.policies.figures.waiting_words import provider_words, waiting_words
 from mulligan.policies.jobs.breaker import Breaker, BreakerState
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -20,17 +21,18 @@ class ProviderRow:
 
     provider: str
     state: BreakerState
-    #: Calls at once that the fleet allows itself now; learned from the provider's answers.
+    #: Calls at once that the fleet allows itself now, learned from the provider's answers; null
+    #: before the first call.
     limit: int | None
-    #: Calls at once that the configuration allows.
+    #: Calls at once that the configuration allows; null without a limit.
     ceiling: int | None
     in_flight: int
     #: Entries that wait for it, and how long the first has waited.
     parked: int
     oldest_seconds: float | None
-    #: When the next call is allowed; None if it is allowed now.
+    #: When the next call is allowed; null if it is allowed now.
     until: float | None
-    #: Faults in a row.
+    #: Transport faults in a row.
     faults: int
     #: What the last fault or refusal was, and when.
     last_fault: str | None
@@ -39,6 +41,19 @@ class ProviderRow:
     paused: bool
     #: What it does now, in words.
     text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParkedWork:
+    """Entries that may not run now, for one reason."""
+
+    #: What they wait for: queue:NAME, task_type:NAME, provider:NAME or quota:TENANT.
+    reason: str
+    #: The same in words.
+    text: str
+    entries: int
+    #: How long the first of them has waited.
+    oldest_seconds: float
 
 
 def provider_rows(services: Services, tenant: str | None) -> list[ProviderRow]:
@@ -105,7 +120,25 @@ def awaited_provider(
     return ledger.breakers.all().get(behind.removeprefix(_PROVIDER))
 
 
-def visible_parked(services: Services, tenant: str | None) -> list[ParkedEntries]:
+def visible_parked(services: Services, tenant: str | None) -> tuple[ParkedWork, ...]:
     """List what is parked, by reason; for a tenant, only behind its own quota."""
-    found = services.ledger.parked()
-    return [each for each in found if tenant is None or each.reason == f"quota:{tenant}"]
+    now, found = services.ledger.now(), services.ledger.parked()
+    if tenant is not None:
+        found = [each for each in found if each.reason == f"quota:{tenant}"]
+    if not found:
+        return ()
+    known, paused = visible_breakers(services, tenant), visible_pauses(services, tenant)
+    return tuple(
+        ParkedWork(
+            reason=each.reason,
+            text=waiting_words(
+                "pause" if each.reason in paused else None,
+                each.reason,
+                provider=known.get(each.reason.removeprefix(_PROVIDER)),
+                now=now,
+            ),
+            entries=each.count,
+            oldest_seconds=each.age(now),
+        )
+        for each in found
+    )

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from mulligan.policies.figures.format import counted, time_of_day, words
 from mulligan.policies.jobs.breaker import Breaker
+
+#: What an entry waits for that is parked behind nothing.
+_NOT_PARKED = {"": "a worker", "delay": "its next try", "budget": "its quota"}
 
 
 def waiting_words(
@@ -12,11 +18,14 @@ def waiting_words(
     *,
     provider: Breaker | None = None,
     now: float = 0.0,
+    release: str | None = None,
+    schema: int | None = None,
 ) -> str:
     """Complete the sentence "waits for …".
 
     ``behind`` is the reason that the entry is parked behind, such as ``quota:acme``. ``provider``
-    is the state of that provider, if the reader may know it.
+    is the state of that provider, if the reader may know it. ``release`` and ``schema`` are what
+    the job needs, if they are known.
     """
     kind, _, name = (behind or "").partition(":")
     match kind:
@@ -30,8 +39,21 @@ def waiting_words(
             return f"{name}: {provider_words(provider, now)}"
         case "provider":
             return f"provider {name}"
+        case _ if waiting_for == "version":
+            version = "a later version" if release is None else f"version {release} or later"
+            return f"a worker of {version}{f' (schema {schema})' if schema else ''}"
         case _:
-            return words(waiting_for)
+            return _NOT_PARKED.get(waiting_for or "", words(waiting_for))
+
+
+def waiting_event_words(event: Mapping[str, Any]) -> str:
+    """Complete the sentence "waits for …" about the event of a waiting attempt."""
+    return waiting_words(
+        event.get("waiting_for"),
+        event.get("waiting_behind"),
+        release=event.get("needs_release"),
+        schema=event.get("needs_schema"),
+    )
 
 
 def provider_words(provider: Breaker, now: float) -> str:

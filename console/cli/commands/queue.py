@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +10,8 @@ import typer
 from mulligan.console.cli.backend import CliBackend, open_ledger_backend
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
-from mulligan.policies.figures.format import duration
+from mulligan.console.reports.providers import visible_parked
+from mulligan.policies.figures.format import counted, duration
 from mulligan.workers.celery.broker.queue_depth import depths
 from mulligan.workers.celery.broker.queues import JOB_QUEUES, QUEUES, pause_name
 
@@ -25,14 +27,11 @@ What = Annotated[
 def list_queues(json: Json = False) -> None:
     """List the queues, what is paused and what is parked."""
     with open_ledger_backend() as backend:
-        paused, now = backend.ledger.paused(), backend.ledger.now()
+        paused = backend.ledger.paused()
         waiting = depths(backend.app, QUEUES)
-        parked = backend.ledger.parked()
+        parked = visible_parked(backend.services, tenant=None)
     if json:
-        rows = [
-            {"reason": each.reason, "entries": each.count, "oldest_seconds": each.age(now)}
-            for each in parked
-        ]
+        rows = [asdict(each) for each in parked]
         screen.emit({"queues": waiting, "paused": paused, "parked": rows})
         return
     for name, depth in waiting.items():
@@ -42,8 +41,9 @@ def list_queues(json: Json = False) -> None:
         if not what.startswith("queue:"):
             screen.say(f"paused: {what}")
     for each in parked:
-        waits = f"{each.count:,} waiting, the first for {duration(each.age(now))}"
-        screen.say(f"behind {each.reason}: {waits}")
+        entries = counted(each.entries, "entry", "entries")
+        longest = f"longest wait {duration(each.oldest_seconds)}"
+        screen.say(f"waiting for {each.text}: {entries}, {longest}")
 
 
 def pause(what: What, json: Json = False) -> None:

@@ -13,7 +13,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from mulligan.console.cli.follow_jobs import FollowedJob, FollowedJobs
+from mulligan.console.cli.follow_jobs import FollowedJob, FollowedJobs, waiting_text
 from mulligan.console.cli.output import screen
 from mulligan.policies.figures.format import score as format_score
 from mulligan.policies.figures.format import words
@@ -94,7 +94,7 @@ def describe_event(job: FollowedJob, event: Event, width: int = 0) -> str:
             shown = f"score {format_score(score)}" if isinstance(score, int | float) else "no score"
             return f"{name}  attempt {job.attempt}  {shown}{kind}{then}"
         case "attempt", "waiting":
-            return f"{name}  attempt {job.attempt}  waiting: {data.get('detail', '')}"
+            return f"{name}  attempt {job.attempt}  {waiting_text(data)}"
         case "attempt", "lease_expired":
             return f"{name}  attempt {job.attempt}  its worker stopped responding; running it again"
         case "job", state if job.ended:

@@ -5,19 +5,24 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from mulligan.console.http.access import Caller, Ops
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors, unavailable
-from mulligan.console.reports.providers import provider_rows, visible_parked
+from mulligan.console.reports.providers import (
+    ParkedWork,
+    ProviderRow,
+    provider_rows,
+    visible_parked,
+)
 from mulligan.console.reports.visibility import visible_pauses
 from mulligan.policies.figures.format import duration
-from mulligan.policies.jobs.breaker import BreakerState
 from mulligan.policies.jobs.sweep_health import sweep_health
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.celery.broker.queue_depth import depths
 from mulligan.workers.celery.broker.queues import QUEUES, pause_name
+from mulligan.workers.ledger.stores.quarantine import QuarantinedEntry
 
 What = Annotated[
     str,
@@ -48,70 +53,25 @@ class QueueRow(BaseModel):
     paused: bool
 
 
-class ParkedRow(BaseModel):
-    """Entries that may not run now."""
-
-    #: What they wait for: queue:NAME, task_type:NAME, provider:NAME or quota:TENANT.
-    reason: str
-    entries: int
-    #: How long the first of them has waited.
-    oldest_seconds: float
-
-
 class QueueList(BaseModel):
     queues: list[QueueRow]
     #: For a tenant's token, only its own quota.
-    parked: list[ParkedRow]
-
-
-class ProviderDocument(BaseModel):
-    provider: str
-    state: BreakerState
-    #: Calls at once that the fleet allows itself now; null before the first call.
-    limit: int | None
-    #: Calls at once that the configuration allows; null without a limit.
-    ceiling: int | None
-    in_flight: int
-    #: Entries that wait for it.
-    parked: int
-    #: How long the first of them has waited.
-    oldest_seconds: float | None
-    #: When the next call is allowed; null if it is allowed now.
-    until: float | None
-    #: Transport faults in a row.
-    faults: int
-    #: What the last fault or refusal was, and when.
-    last_fault: str | None
-    last_fault_at: float | None
-    #: Whether a person paused it.
-    paused: bool
-    #: What it does now, in words.
-    text: str
+    parked: list[ParkedWork]
 
 
 class ProviderList(BaseModel):
-    providers: list[ProviderDocument]
-
-
-class OutboxRow(BaseModel):
-    #: The entry's name: `a:<job>/<n>`, `v:…`, `c:…` or `d:…`.
-    id: str
-    job_id: str | None
-    queue: str | None
-    reason: str
-    error: str
-    failures: int
-    at: float
-    escalation: str
-    tenant: str | None
+    providers: list[ProviderRow]
 
 
 class OutboxList(BaseModel):
     #: Quarantined entries, newest first.
-    entries: list[OutboxRow]
+    entries: list[QuarantinedEntry]
 
 
 class OutboxChange(BaseModel):
+    #: A misspelled `ids` would otherwise mean all entries.
+    model_config = ConfigDict(extra="forbid")
+
     #: The entries; without it, all of them.
     ids: Annotated[list[str] | None, Field(min_length=1, max_length=1000)] = None
 
@@ -143,27 +103,20 @@ def create_router(context: ConsoleContext) -> APIRouter:
     @router.get("/api/queues")
     def queues(caller: Ops) -> QueueList:
         """List the queues with the number of waiting messages, and what is parked outside them."""
-        paused, now = context.ledger.paused(), context.ledger.now()
-        parked = visible_parked(context.services, caller.tenant)
+        paused = context.ledger.paused()
         waiting = depths(context.app, QUEUES)
         return QueueList(
             queues=[
                 QueueRow(name=name, waiting=depth, paused=f"queue:{name}" in paused)
                 for name, depth in waiting.items()
             ],
-            parked=[
-                ParkedRow(reason=each.reason, entries=each.count, oldest_seconds=each.age(now))
-                for each in parked
-            ],
+            parked=list(visible_parked(context.services, caller.tenant)),
         )
 
     @router.get("/api/providers")
     def providers(caller: Ops) -> ProviderList:
         """List the providers with their limits and faults; none for a tenant's token."""
-        rows = provider_rows(context.services, caller.tenant)
-        return ProviderList(
-            providers=[ProviderDocument.model_validate(row, from_attributes=True) for row in rows]
-        )
+        return ProviderList(providers=provider_rows(context.services, caller.tenant))
 
     _add_outbox(router, context)
     _add_pauses(router, context)
@@ -177,7 +130,7 @@ def _add_outbox(router: APIRouter, context: ConsoleContext) -> None:
     def outbox(caller: Ops, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> OutboxList:
         """List entries that could not be sent or read; a tenant's token sees its own."""
         found = quarantine.entries(limit=limit, tenant=caller.tenant)
-        return OutboxList(entries=[OutboxRow(**each.as_dict()) for each in found])
+        return OutboxList(entries=found)
 
     @router.post("/api/outbox/retry", responses=errors(422))
     def retry(body: OutboxChange, caller: Ops) -> OutboxChanged:

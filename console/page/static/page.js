@@ -383,7 +383,7 @@ function updateLive(event) {
 function attemptText(event) {
   const n = event.attempt > 1 ? `attempt ${event.attempt} ` : "";
   if (event.state === "settled") return event.success ? `${n}passed` : `${event.kind ?? "failed"}${event.next ? ", retrying" : ""}`;
-  if (event.state === "waiting") return `${n}waiting for ${event.waiting_for ?? "a worker"}`;
+  if (event.state === "waiting") return `${n}waiting for ${event.waits_for}`;
   return n + event.state.replaceAll("_", " ");
 }
 

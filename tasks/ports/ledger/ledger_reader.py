@@ -67,10 +67,14 @@ class JobView:
     @property
     def waits_for(self) -> str | None:
         """What the job waits for, in words."""
-        if self.waiting_for == "version":
-            release = self.needs_release or "?"
-            return f"a worker of version {release} or later (schema {self.needs_schema})"
-        return waiting_words(self.waiting_for, self.waiting_behind) if self.waiting_for else None
+        if not self.waiting_for:
+            return None
+        return waiting_words(
+            self.waiting_for,
+            self.waiting_behind,
+            release=self.needs_release,
+            schema=self.needs_schema,
+        )
 
     @property
     def best(self) -> AttemptView | None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import httpx2
 import pytest
 from support.console_server import RunningConsole, new_token, running_console
 from support.jobs import GOOD, scripted
+from support.provider_calls import fail_call, start_call
 from support.redis_server import RedisServer
 from support.waiting import wait_for
 
@@ -117,6 +119,23 @@ def test_a_new_job_is_an_event(console: RunningConsole) -> None:
         stream.wait_for_jobs(job_id)
         (event,) = [e for e in stream.events if e["data"]["job"] == job_id]
         assert (event["data"]["state"], event["data"]["name"]) == ("queued", "new")
+
+
+def test_an_event_says_in_words_what_an_attempt_waits_for(console: RunningConsole) -> None:
+    ledger = console.context.ledger
+    with listening(console) as stream:
+        call = start_call(ledger, "openai-eu")
+        fail_call(ledger, call, status=429, retry_after=60)
+        waits = partial(_waiting_event, stream, call.job_id)
+        wait_for(lambda: waits() is not None, "the event")
+    found = waits()
+    assert found is not None
+    assert (found["waiting_for"], found["waits_for"]) == ("provider", "provider openai-eu")
+
+
+def _waiting_event(stream: Stream, job_id: str) -> dict[str, Any] | None:
+    events = [event["data"] for event in list(stream.events)]
+    return next((e for e in events if e["job"] == job_id and e["state"] == "waiting"), None)
 
 
 @pytest.mark.parametrize("path", ["/api/events", "/api/jobs/{job}/events"])

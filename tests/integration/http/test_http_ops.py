@@ -81,6 +81,15 @@ def test_quarantined_entries_are_listed_sent_again_and_dropped(context: ConsoleC
     assert client.post("/api/outbox/drop", json={"ids": []}).status_code == 422
 
 
+def test_a_misspelled_field_does_not_drop_everything(context: ConsoleContext) -> None:
+    entry = quarantine(context, scripted(GOOD))
+    client = client_of(context)
+    for verb in ("retry", "drop"):
+        refused = client.post(f"/api/outbox/{verb}", json={"id": [entry]})
+        assert (refused.status_code, "id" in refused.text) == (422, True)
+    assert [row["id"] for row in client.get("/api/outbox").json()["entries"]] == [entry]
+
+
 def test_a_tenant_s_token_changes_only_its_own_entries(context: ConsoleContext) -> None:
     own = quarantine(context, scripted(GOOD, labels={"tenant": "acme"}))
     other = quarantine(context, scripted(GOOD, labels={"tenant": "zeta"}))

@@ -168,7 +168,8 @@ def test_the_commands_print_what_the_api_says(context: ConsoleContext) -> None:
     expected = provider_row(context)
     assert {**row, "oldest_seconds": 0} == {**expected, "oldest_seconds": 0}
     assert "2 (configured)" in run("providers")
-    assert f"behind provider:{PROVIDER}: 1 waiting" in run("queue", "list")
+    expected_line = f"waiting for {PROVIDER}: 2 calls at once are running: 1 entry, longest wait"
+    assert expected_line in run("queue", "list")
     (parked,) = json.loads(run("queue", "list", "--json"))["parked"]
     assert (parked["reason"], parked["entries"]) == (f"provider:{PROVIDER}", 1)
     assert f"waiting for {PROVIDER}: 2 calls at once are running" in run("jobs", "show", job_id)

@@ -12,7 +12,7 @@ from support.console_server import client_of, new_token
 from support.finished_jobs import run_jobs
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.ledger_scenario import Scenario, SettingsMaker
-from support.provider_calls import ask, open_breaker, submit_for
+from support.provider_calls import ask, fail_call, open_breaker, start_call, submit_for
 from support.releases import NEXT, NEXT_WORKER, of_release
 
 from mulligan.client.http_rows import view_of
@@ -221,6 +221,15 @@ def test_the_page_shows_releases_and_jobs_that_wait_for_a_later_one(
     document = client.get(f"/api/jobs/{job_id}").json()
     assert (document["waiting_for"], document["needs_schema"]) == ("version", 2)
     assert document["needs_release"] == "9.1.0"
+    live = client.get("/", headers=html)
+    assert (live.status_code, f"waiting for {NEXT_WORKER}" in live.text) == (200, True)
+    assert "for a worker of a later version" in client.get("/jobs", headers=html).text
+
+
+def test_the_live_list_says_which_provider_a_job_waits_for(context: ConsoleContext) -> None:
+    fail_call(context.ledger, start_call(context.ledger, "openai-eu"), status=429, retry_after=60)
+    page = client_of(context).get("/", headers={"Accept": "text/html"}).text
+    assert "waiting for provider openai-eu" in page
 
 
 @pytest.mark.parametrize("body", ["{", '{"task_type": 5}'])

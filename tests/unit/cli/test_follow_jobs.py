@@ -6,17 +6,21 @@ from collections.abc import Callable
 
 import pytest
 from support.ledger_scenario import ScenarioMaker
+from support.provider_calls import fail_call, start_call
+from support.releases import NEXT, NEXT_WORKER, of_release
 from support.settlements import succeeds
 
 from mulligan.console.cli import follow_jobs
 from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.follow_jobs import FollowedJobs, LedgerRetry, follow
+from mulligan.console.cli.output.live_progress import describe_event
 from mulligan.console.cli.output.summary import summary_lines
 from mulligan.console.cli.submission import RunResult
 from mulligan.console.reports.run_figures import RunFigures
 from mulligan.tasks.ports.errors import LedgerRefused, LedgerUnavailable
 from mulligan.workers.backends import follow as feeds
 from mulligan.workers.backends.follow import LedgerFeed
+from mulligan.workers.ledger.redis_ledger import RedisLedger
 
 
 def test_a_waiting_job_is_unfinished_and_not_lost(new_fake_scenario: ScenarioMaker) -> None:
@@ -30,6 +34,34 @@ def test_a_job_that_the_ledger_no_longer_has_is_lost() -> None:
     figures = RunFigures.of([], accepted=1)
     assert (figures.jobs, figures.lost, figures.unfinished) == (1, 1, 0)
     assert RunResult(views=[], accepted=1, in_time=True).exit_code == ExitCode.SOME_FAILED
+
+
+# -- what a job waits for --------------------------------------------------------------------------
+
+
+def test_a_waiting_attempt_says_what_it_waits_for_and_why(new_fake_scenario: ScenarioMaker) -> None:
+    ledger = new_fake_scenario().ledger
+    fail_call(ledger, start_call(ledger, "openai-eu"), status=429, retry_after=60)
+    assert told(ledger)[-1] == "test  attempt 1  waiting for provider openai-eu: 429"
+
+
+def test_a_job_that_waits_for_a_later_version_can_be_followed(
+    new_fake_scenario: ScenarioMaker,
+) -> None:
+    scenario = new_fake_scenario()
+    job_id = of_release(scenario, NEXT).submit(labels={"a": "b"})
+    scenario.refusal(job_id)
+    assert told(scenario.ledger)[-1] == f"test  attempt 1  waiting for {NEXT_WORKER}"
+
+
+def told(ledger: RedisLedger) -> list[str]:
+    """The lines of `mulligan jobs watch` about everything that has happened."""
+    seen = FollowedJobs({})
+    return [
+        line
+        for event in ledger.events()
+        if (line := describe_event(seen.note_any(event, lambda _: "test"), event))
+    ]
 
 
 # -- an unreachable ledger -------------------------------------------------------------------------

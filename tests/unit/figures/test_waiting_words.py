@@ -14,7 +14,10 @@ NOON = 1794918600.0
 @pytest.mark.parametrize(
     ("waiting_for", "behind", "expected"),
     [
-        ("delay", None, "delay"),
+        ("delay", None, "its next try"),
+        ("version", None, "a worker of a later version"),
+        ("budget", None, "its quota"),
+        (None, None, "a worker"),
         ("pause", "queue:attempt", "queue attempt, which is paused"),
         ("pause", "task_type:extract_person", "task type extract_person, which is paused"),
         ("pause", "provider:127.0.0.1:8080", "127.0.0.1:8080, which is paused"),
@@ -24,7 +27,7 @@ NOON = 1794918600.0
     ],
 )
 def test_every_reason_to_wait_has_words(
-    waiting_for: str, behind: str | None, expected: str
+    waiting_for: str | None, behind: str | None, expected: str
 ) -> None:
     assert waiting_words(waiting_for, behind) == expected
 

@@ -449,7 +449,7 @@ end
 -- up to a minute. However many jobs wait, about 50 of a partition come back in a second. `key` is
 -- the hash of the attempt or the cycle.
 local function leave_to_newer(entry, id, key)
-  local kind, _, _, index = parse_entry(entry)
+  local kind, _, n, index = parse_entry(entry)
   local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at', 'priority', 'lane',
     'verify_on', 'schema', 'release')
   local why = string.format('a worker of version %s or later (schema %s)', job[7] or '?', job[6])
@@ -475,7 +475,8 @@ local function leave_to_newer(entry, id, key)
     enqueue(entry, queue, priority_of(attempt[1], job[3]), NOW + delay)
   end
   if times == 1 then
-    event('attempt', id, { state = 'waiting', waiting_for = 'version', detail = why })
+    event('attempt', id, { attempt = tonumber(n), state = 'waiting', waiting_for = 'version',
+      needs_release = job[7] or nil, needs_schema = tonumber(job[6]) })
   end
   set_state(id, job[1], 'waiting', 'version')
   return { 'newer', why }

@@ -52,7 +52,7 @@ if kind == 'a' then
   redis.call('HSET', key, 'state', 'queued')
   set_state(id, job[1], delayed and 'waiting' or 'queued', delayed and waits_for or '')
   event('attempt', id, { attempt = tonumber(n), state = 'waiting', waiting_for = waits_for,
-    detail = R.detail })
+    waiting_behind = provider and 'provider:' .. provider or nil, detail = R.detail })
 end
 if kind == 'c' then redis.call('HSETNX', key, 'first_due_at', redis.call('HGET', key, 'due_at')) end
 if provider then
