@@ -56,6 +56,12 @@ def test_scripts_missing_on_the_server_are_sent_again(
     assert isinstance(ledger.claim(Entry("attempt", batch[0].id, 1), worker="w"), Claim)
 
 
+def test_a_server_compiles_every_script(redis_client: redis.Redis) -> None:
+    """A variable with the name of a shared function would be a syntax error."""
+    for script in SCRIPTS.values():
+        assert redis_client.script_load(script.text) == script.sha
+
+
 def test_an_error_of_redis_is_raised_at_once(
     ledger: RedisLedger, redis_client: redis.Redis
 ) -> None:

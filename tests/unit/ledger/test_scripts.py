@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import redis
 
 from mulligan.workers.ledger.connection.scripts import SCRIPTS, assemble, definitions_in
+from mulligan.workers.ledger.fake_redis import fake_client
 
 SHARED = definitions_in("""\
 -- A comment that mentions unused.
 local P = KEYS[1]
-local later
 local function key(id)
   return P .. 'unused:' .. id
 end
@@ -17,22 +18,38 @@ end
 -- unused
 local function unused() return 1 end
 local function both(id) return later(id) end
-function later(id) return key(id) end
+local function later(id) return key(id) end
 """)
 
 
-def assembled(script: str) -> list[str]:
-    return [d.text for d in SHARED if d.text in assemble(script, SHARED)]
+@pytest.fixture
+def fake() -> redis.Redis:
+    return fake_client()
+
+
+def assembled(script: str) -> set[str]:
+    text = assemble(script, SHARED)
+    return {name for name in ("key", "unused", "both", "later") if f"name == '{name}'" in text}
 
 
 def test_gets_what_its_definitions_use_in_turn() -> None:
-    text = assemble("return both(1)", SHARED)
-    assert "unused()" not in text
-    assert [
-        text.index(part) for part in ("local P", "local later", "function key", "function later")
-    ]
-    assert text.index("local P") < text.index("local later") < text.index("function key")
-    assert text.endswith("return both(1)")
+    assert assembled("return both(1)") == {"both", "later", "key"}
+
+
+def test_a_function_is_built_by_its_first_call(fake: redis.Redis) -> None:
+    """Given definitions in any order, then each script builds those that it calls, once."""
+    script = """\
+local built = rawget(F, 'both')
+local answer = { built and 'early' or 'late', both('1'), rawget(F, 'later') and 'built' }
+answer[4] = rawequal(both, both) and 'once'
+return answer"""
+    text = assemble(script, SHARED)
+    assert fake.eval(text, 1, "p:") == ["late", "p:unused:1", "built", "once"]
+
+
+def test_a_variable_named_like_a_shared_function_is_refused(fake: redis.Redis) -> None:
+    with pytest.raises(redis.ResponseError, match="unexpected symbol"):
+        fake.eval(assemble("local key = 1\nreturn key", SHARED), 1, "p:")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +63,7 @@ def test_gets_what_its_definitions_use_in_turn() -> None:
     ],
 )
 def test_ignores_names_in_texts_comments_and_fields(script: str) -> None:
-    assert assembled(script) == []
+    assert assembled(script) == set()
 
 
 @pytest.mark.parametrize(
@@ -54,7 +71,7 @@ def test_ignores_names_in_texts_comments_and_fields(script: str) -> None:
     ["return 'a' ..unused()", "return { unused }", "return '--' .. unused()", "return #unused()"],
 )
 def test_finds_a_name_wherever_it_is_used(script: str) -> None:
-    assert assembled(script) == ["local function unused() return 1 end"]
+    assert assembled(script) == {"unused"}
 
 
 def test_refuses_a_shared_statement_that_defines_nothing() -> None:

@@ -1,13 +1,14 @@
 """The ledger's Lua scripts, each with the shared definitions that it uses, and no others.
 
-Redis runs a script's whole text on every call, so each definition costs time even if nothing calls
-it: all of them together cost more than most scripts themselves.
+Redis runs a script's whole text on every call. Building the functions that a script could call
+takes longer than most scripts themselves, so each one is built when it is first called: shared
+functions are fields of the table `F`, whose `__index` builds them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha1
@@ -16,10 +17,11 @@ from importlib import resources
 #: Definitions that scripts share, in this order.
 _SHARED = ("prelude.lua", "prelude_quarantine.lua", "waiting.lua", "gate.lua")
 #: Where a definition begins; it ends where the next one or a comment begins in the first column.
-_BEGINNING = re.compile(r"(?:local )?function (?P<function>\w+)|local (?P<values>\w+(?:, \w+)*)")
+_BEGINNING = re.compile(r"local function (?P<function>\w+)|local (?P<values>\w+(?:, \w+)*)")
 #: Comments and texts contain no names, and the field of a table is none.
-_NO_NAMES = re.compile(
+_NAME = re.compile(
     r"--[^\n]*|'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"|(?<!\.)\.\s*[A-Za-z_]\w*"
+    r"|(?P<name>[A-Za-z_]\w*)"
 )
 
 
@@ -31,10 +33,11 @@ class Script:
 
 @dataclass(frozen=True)
 class Definition:
-    """A function or some values that scripts share. Declaring a name before defines it, too."""
+    """A function or some values that scripts share."""
 
     text: str
     names: frozenset[str]
+    is_function: bool
 
     @cached_property
     def uses(self) -> frozenset[str]:
@@ -43,7 +46,7 @@ class Definition:
 
 def names_in(text: str) -> frozenset[str]:
     """Return all names that a text of Lua may refer to; too many rather than too few."""
-    return frozenset(re.findall(r"[A-Za-z_]\w*", _NO_NAMES.sub(" ", text)))
+    return frozenset(found["name"] for found in _NAME.finditer(text) if found["name"])
 
 
 def definitions_in(text: str) -> list[Definition]:
@@ -66,7 +69,7 @@ def _definition(text: str) -> Definition:
     if not found or strays:
         raise ValueError(f"not a definition: {strays[0] if strays else text}")
     names = found["function"] or found["values"]
-    return Definition(text, frozenset(names.split(", ")))
+    return Definition(text, frozenset(names.split(", ")), bool(found["function"]))
 
 
 def assemble(script: str, shared: Sequence[Definition]) -> str:
@@ -76,7 +79,26 @@ def assemble(script: str, shared: Sequence[Definition]) -> str:
     while more := {d for d in shared if d not in needed and d.names & names}:
         needed |= more
         names.update(*(definition.uses for definition in more))
-    return "\n".join([*(d.text for d in shared if d in needed), script])
+    functions = [d for d in shared if d in needed and d.is_function]
+    values = [d.text for d in shared if d in needed and not d.is_function]
+    shared_names = frozenset(name for d in functions for name in d.names)
+    return "\n".join([*values, *_builder(functions, shared_names), _qualify(script, shared_names)])
+
+
+def _qualify(text: str, functions: Collection[str]) -> str:
+    """Name shared functions as fields of `F`; a variable of the same name is a syntax error."""
+    return _NAME.sub(lambda found: ("F." if found["name"] in functions else "") + found[0], text)
+
+
+def _builder(functions: Sequence[Definition], names: Collection[str]) -> list[str]:
+    if not functions:
+        return []
+    lines = ["local F = setmetatable({}, { __index = function(F, name)", "local built"]
+    for number, definition in enumerate(functions):
+        (name,) = definition.names
+        test = f"{'elseif' if number else 'if'} name == '{name}' then built = function"
+        lines.append(test + _qualify(definition.text.removeprefix(f"local function {name}"), names))
+    return [*lines, "end", "F[name] = built", "return built", "end })"]
 
 
 def _load_scripts() -> dict[str, Script]:

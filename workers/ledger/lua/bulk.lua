@@ -3,7 +3,7 @@
 local key = P .. 'bulk:' .. R.id
 local todo, problems = key .. ':todo', key .. ':problems'
 
-local function keep()
+local function extend_retention()
   for _, name in ipairs({ key, todo, problems }) do expire(name, R.keep_ms) end
 end
 
@@ -22,7 +22,7 @@ if R.verb == 'create' then
   redis.call('ZADD', P .. 'bulks', NOW, R.id)
   for _, id in ipairs(R.ids) do redis.call('RPUSH', todo, id) end
   if #R.ids == 0 then finish_bulk('done') end
-  keep()
+  extend_retention()
   return { 'created' }
 end
 
@@ -72,5 +72,5 @@ if b[1] == 'running' then
   redis.call('LTRIM', todo, R.count, -1)
   if redis.call('LLEN', todo) == 0 then finish_bulk('done') end
 end
-keep()
+extend_retention()
 return { 'committed' }

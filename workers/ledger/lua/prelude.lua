@@ -40,8 +40,6 @@ local function parse_entry(entry)
 end
 local function cycle_of(entry) return string.sub(entry, 3) end
 
--- Defined in waiting.lua.
-local leave_parking, free_slots, drop_lease
 -- Entries without a slot, because this script has freed it.
 local FREED = {}
 

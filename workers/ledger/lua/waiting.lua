@@ -120,8 +120,8 @@ local function gates_of(entry)
   if not job[1] or TERMINAL[job[1]] then return nil end
   local key = attempt_key(id, n)
   local attempt = redis.call('HMGET', key, 'mode', 'runner')
-  local answered = redis.call('HEXISTS', key, 'output') == 1
-  return attempt_gates(attempt[1], job[2], job[3], not answered and provider_of(attempt[2]))
+  local has_output = redis.call('HEXISTS', key, 'output') == 1
+  return attempt_gates(attempt[1], job[2], job[3], not has_output and provider_of(attempt[2]))
 end
 
 -- Returns what an entry waits for and the reason to park it behind; nil if it may start. One that
@@ -164,11 +164,11 @@ end
 -- -- parking and releasing ------------------------------------------------------------------------
 
 -- Where an entry is sorted behind its reason.
-local function place_of(kind, id, n, refused)
+local function place_of(kind, id, n, at_front)
   if kind ~= 'a' then return NOW end
   local attempt = redis.call('HMGET', attempt_key(id, n), 'queued_at', 'mode')
   local rank = -1
-  if refused then
+  if at_front then
     rank = -2
   elseif attempt[2] == 'initial' then
     rank = tonumber(redis.call('HGET', job_key(id), 'priority'))
@@ -183,10 +183,10 @@ local function queue_for(kind, id, n)
 end
 
 -- Parks an entry outside the outbox. What it had reserved goes to the next ones.
-local function park(entry, behind, why, refused)
+local function park(entry, behind, why, at_front)
   local kind, id, n = parse_entry(entry)
   redis.call('SADD', P .. 'parked', behind)
-  redis.call('ZADD', parked_key(behind), place_of(kind, id, n, refused), entry)
+  redis.call('ZADD', parked_key(behind), place_of(kind, id, n, at_front), entry)
   redis.call('HSET', P .. 'parked_behind', entry, behind)
   if not read_entry(entry) then put_entry(entry, queue_for(kind, id, n), 0, NOW, '-1') end
   redis.call('ZREM', P .. 'outbox', entry)
@@ -198,7 +198,7 @@ local function park(entry, behind, why, refused)
   free_slots(entry)
 end
 
-function leave_parking(entry)
+local function leave_parking(entry)
   local behind = redis.call('HGET', P .. 'parked_behind', entry)
   if not behind then return end
   redis.call('HDEL', P .. 'parked_behind', entry)
@@ -264,7 +264,7 @@ local function free_provider(entry)
   free_slot('provider:' .. provider, entry)
 end
 
-function free_slots(entry)
+local function free_slots(entry)
   local kind, id = parse_entry(entry)
   if kind ~= 'a' and kind ~= 'c' then return end
   free_provider(entry)
@@ -273,7 +273,7 @@ function free_slots(entry)
   FREED[entry] = true
 end
 
-function drop_lease(entry)
+local function drop_lease(entry)
   redis.call('ZREM', P .. 'leases', entry)
   local _, id = parse_entry(entry)
   local lane = redis.call('HGET', job_key(id), 'lane')
