@@ -83,7 +83,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
             if _is_another_job(submission.job, answer):
                 return KeyConflict(id=job_id)
             return Accepted(id=job_id, status="seen")
-        if submission.job.subject is not None:
+        if answer[2] != "due":  # it waits in its subject's lane, or is parked
             return Accepted(id=job_id, status="accepted")
         publication = Publication(
             Entry("attempt", job_id, 1), queue_of("initial"), submission.job.priority
@@ -179,6 +179,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
                 Entry("verification", entry.job_id, entry.attempt, index), "verify", int(answer[1])
             )
             for index in verifications
+            if answer[3] == "due"
         ]
         return handed_out + rows.publications(answer[2])
 

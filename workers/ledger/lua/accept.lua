@@ -26,13 +26,15 @@ redis.call('HSET', attempt_key(id, 1), 'mode', 'initial', 'state', 'queued',
   'queued_at', stamp(NOW), 'runner', R.runner)
 set_state(id, nil, 'queued')
 redis.call('ZADD', P .. 'jobs', NOW, id)
+local due = false
 if given(R.lane) then
   redis.call('HSET', key, 'lane', R.lane)
   offer(R.lane, attempt_entry(id, 1), 'initial', NOW)
   await_deadline(id, NOW + R.deadline_ms)
 else
-  hand_out(attempt_entry(id, 1), 'attempt', R.priority)
+  local gates = attempt_gates('initial', R.task_type, given(R.tenant) and R.tenant, provider_of(R.runner))
+  due = make_due(attempt_entry(id, 1), 'attempt', R.priority, gates)
 end
 event('job', id, { state = 'queued', task_type = R.task_type, name = R.name,
   tenant = given(R.tenant) and R.tenant or nil })
-return { 'accepted', id }
+return { 'accepted', id, due and 'due' or '' }

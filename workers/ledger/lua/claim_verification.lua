@@ -34,5 +34,5 @@ end
 redis.call('HSET', key, 'vtoken:' .. i, R.token, 'vclaims:' .. i, tonumber(attempt[4] or '0') + 1,
   'vhard:' .. i, stamp(NOW + R.hard_ms))
 redis.call('ZADD', P .. 'leases', NOW + R.lease_ms, entry)
-if state == 'waiting' then set_state(R.id, state, 'running') end -- it waited for a later release
+if state == 'waiting' then set_state(R.id, state, 'running') end
 return attempt_view('claimed', R.id, R.n)

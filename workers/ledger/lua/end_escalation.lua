@@ -33,8 +33,10 @@ elseif R.how == 'requeued' then
     offer(job[7], attempt_entry(id, n), 'initial', NOW)
     await_deadline(id, NOW + R.deadline_ms)
   else
-    hand_out(attempt_entry(id, n), 'attempt', job[6])
-    queued = publication(attempt_entry(id, n), { queue = 'attempt', priority = job[6] })
+    local gates = attempt_gates('initial', job[8], job[9], provider_of(runner))
+    if make_due(attempt_entry(id, n), 'attempt', job[6], gates) then
+      queued = publication(attempt_entry(id, n), { queue = 'attempt', priority = job[6] })
+    end
   end
   event('job', id, { state = 'queued', task_type = job[8], tenant = job[9] or nil, requeued = true })
 elseif R.how == 'cancelled' and job[1] == 'escalated' then

@@ -153,6 +153,12 @@ local function deadline_passed(last_fault)
   return 'the job\'s deadline passed' .. fault
 end
 local function await_deadline(id, at) redis.call('ZADD', P .. 'stale', at, 'j:' .. id) end
+-- It ends delayed verifications, too, if they are in a lane or parked for too long. Staleness counts
+-- from the first due time, however often the entry was given back.
+local function await_staleness(cycle)
+  local at = redis.call('HMGET', cycle_key(cycle), 'first_due_at', 'due_at')
+  redis.call('ZADD', P .. 'stale', tonumber(at[1] or at[2]) + (R.stale_ms or 259200000), cycle)
+end
 
 local function spent_key(tenant)
   return P .. 'spent:' .. tenant .. ':' .. int(math.floor(NOW / 86400000))

@@ -2,17 +2,18 @@
 -- entry in one step, so that nothing is recorded without its consequences.
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'token', 'state', 'settled_by', 'runner', 'provider')
--- The answer says `next` if there is an attempt to publish: not if the job has ended meanwhile.
+-- The answer says `next` if there is an attempt to publish: not if it is parked or the job has ended.
 local function settled(freed)
-  local queued = given(R.next) and read_entry(attempt_entry(R.id, R.next.number))
-  return { 'settled', queued and 'next' or '', freed }
+  local following = given(R.next) and attempt_entry(R.id, R.next.number)
+  local due = following and read_entry(following) and not is_parked(following)
+  return { 'settled', due and 'next' or '', freed }
 end
 if attempt[2] == 'settled' then return attempt[3] == R.token and settled(kept_released(key)) or { 'lost' } end
 if attempt[1] ~= R.token then return { 'lost' } end
 local entry = attempt_entry(R.id, R.n)
 local jkey = job_key(R.id)
 local job = redis.call('HMGET', jkey, 'state', 'best', 'best_score', 'best_success', 'memory',
-  'priority', 'lane', 'tenant')
+  'priority', 'lane', 'tenant', 'task_type')
 redis.call('HSET', key, 'state', 'settled', 'settled_by', R.token, 'token', '',
   'verdict', R.verdict, 'settled_at', stamp(NOW))
 raise_schema(R.id)
@@ -88,10 +89,10 @@ if given(R.cycle_done) then
 end
 if given(R.cycle) then open_cycle(R.id, R.n, R.cycle, given(R.finish) and R.finish.reason or '') end
 if given(R.next) then
-  local n = R.next
+  local n, runner = R.next, runner_of(attempt[4], R.next.fallback)
   redis.call('HSET', attempt_key(R.id, n.number), 'mode', n.mode, 'plan', n.plan,
     'state', 'queued', 'queued_at', stamp(NOW), 'not_before', stamp(NOW + n.delay_ms),
-    'runner', runner_of(attempt[4], n.fallback))
+    'runner', runner)
   redis.call('HSET', jkey, 'attempt', n.number)
   set_state(R.id, job[1], n.delay_ms > 0 and 'waiting' or 'queued', n.delay_ms > 0 and 'delay')
   local next_entry = attempt_entry(R.id, n.number)
@@ -99,8 +100,9 @@ if given(R.next) then
     offer(job[7], next_entry, n.mode, NOW + n.delay_ms)
   elseif n.delay_ms > 0 then
     enqueue(next_entry, n.queue, n.priority, NOW + n.delay_ms)
-  else
-    hand_out(next_entry, n.queue, n.priority)
+  elseif not make_due(next_entry, n.queue, n.priority,
+    attempt_gates(n.mode, job[9], job[8], provider_of(runner))) then
+    free_slots(next_entry) -- its tenant's, for others
   end
 else
   finish(R.id, job[1], R.finish.state, R.finish.reason, R.finish.detail,

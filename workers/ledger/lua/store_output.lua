@@ -3,7 +3,11 @@
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'token', 'output_by', 'mode')
 local priority = priority_of(attempt[3], R.priority)
-if attempt[2] == R.token then return { 'stored', priority, kept_released(key) } end
+local function stored(freed)
+  local first = R.verifications[1] and verification_entry(R.id, R.n, R.verifications[1])
+  return { 'stored', priority, freed, first and not is_parked(first) and 'due' or '' }
+end
+if attempt[2] == R.token then return stored(kept_released(key)) end
 if attempt[1] ~= R.token then return { 'lost' } end
 redis.call('HSET', key, 'output', R.output, 'output_by', R.token,
   'output_at', stamp(NOW))
@@ -26,12 +30,12 @@ if #R.given > 0 then
   end
   redis.call('HSET', key, 'verifications', table.concat(places, ' '))
 end
-if #R.verifications == 0 then return { 'stored', priority, keep_released(key) } end
+if #R.verifications == 0 then return stored(keep_released(key)) end
 redis.call('HSET', key, 'state', 'verifying', 'token', '', 'pending', #R.verifications,
   'verifications', table.concat(R.verifications, ' '))
 drop_lease(attempt_entry(R.id, R.n))
 for _, index in ipairs(R.verifications) do
-  hand_out(verification_entry(R.id, R.n, index), 'verify', priority)
+  make_due(verification_entry(R.id, R.n, index), 'verify', priority, { 'queue:verify' })
 end
 event('attempt', R.id, { attempt = R.n, state = 'verifying' })
-return { 'stored', priority, keep_released(key) }
+return stored(keep_released(key))

@@ -12,7 +12,13 @@ redis.call('HSET', key, 'result:' .. i, R.result)
 raise_schema(R.id)
 redis.call('HINCRBYFLOAT', job_key(R.id), 'seconds', R.seconds)
 redis.call('ZREM', P .. 'leases', verification_entry(R.id, R.n, R.index))
-if redis.call('HINCRBY', key, 'pending', -1) > 0 then return { 'stored' } end
+if redis.call('HINCRBY', key, 'pending', -1) > 0 then
+  -- It was the last under way, if the others are parked.
+  if redis.call('EXISTS', parked_key('queue:verify')) == 1 then
+    show_waiting('v', R.id, R.n, 'pause', 'queue:verify')
+  end
+  return { 'stored' }
+end
 if too_new(R.id) then
   -- Another worker's result cannot be read here: a later release settles the attempt.
   local mode = redis.call('HGET', key, 'mode')

@@ -21,8 +21,9 @@ for _, queue in ipairs(R.empty) do empty[queue] = true end
 -- Each kind of work has its own budget of R.limit, so that none of them delays another.
 local publish = {}
 local function publish_now(entry, queue, priority)
-  hand_out(entry, queue, priority)
-  publish[#publish + 1] = publication(entry, { queue = queue, priority = priority })
+  if make_due(entry, queue, priority, gates_of(entry)) then
+    publish[#publish + 1] = publication(entry, { queue = queue, priority = priority })
+  end
 end
 
 for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, 'LIMIT', 0, R.limit)) do
@@ -63,6 +64,29 @@ for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, '
   end
 end
 
+-- Escalates a job whose deadline has passed while it waited. A running attempt may still be reported.
+local function end_overdue(id)
+  local job = redis.call('HMGET', job_key(id), 'state', 'attempt')
+  local fault = job[2] and redis.call('HGET', attempt_key(id, job[2]), 'faults_last')
+  if not job[1] or TERMINAL[job[1]] then return end
+  if job[1] == 'running' then return await_deadline(id, NOW + R.republish_ms) end
+  drop_entry(attempt_entry(id, job[2]))
+  finish(id, job[1], 'escalated', 'deadline', deadline_passed(fault))
+end
+
+-- Overdue jobs in lanes or parked, and delayed verifications that were never done. Before anything is
+-- released: what is overdue now is not run.
+for _, late in ipairs(redis.call('ZRANGEBYSCORE', P .. 'stale', '-inf', NOW, 'LIMIT', 0, R.limit)) do
+  redis.call('ZREM', P .. 'stale', late)
+  local id = string.match(late, '^j:(.*)$')
+  local c = redis.call('HMGET', cycle_key(late), 'status', 'job_id')
+  if id then
+    end_overdue(id)
+  elseif c[1] == 'pending_delayed_verification' then
+    close_cycle(c[2], late, 'escalated', 'missing_delayed_verification')
+  end
+end
+
 -- Releases what is parked, spread over the reasons. They take turns in being the first.
 local function release_parked(budget)
   local reasons = redis.call('SMEMBERS', P .. 'parked')
@@ -78,28 +102,6 @@ local function release_parked(budget)
   until budget <= 0 or budget == before
 end
 release_parked(R.limit)
-
--- Escalates a job whose deadline has passed while it waited. A running attempt may still be reported.
-local function end_overdue(id)
-  local job = redis.call('HMGET', job_key(id), 'state', 'attempt')
-  local fault = job[2] and redis.call('HGET', attempt_key(id, job[2]), 'faults_last')
-  if not job[1] or TERMINAL[job[1]] then return end
-  if job[1] == 'running' then return await_deadline(id, NOW + R.republish_ms) end
-  drop_entry(attempt_entry(id, job[2]))
-  finish(id, job[1], 'escalated', 'deadline', deadline_passed(fault))
-end
-
--- Overdue jobs in lanes or parked, and delayed verifications that were never done.
-for _, late in ipairs(redis.call('ZRANGEBYSCORE', P .. 'stale', '-inf', NOW, 'LIMIT', 0, R.limit)) do
-  redis.call('ZREM', P .. 'stale', late)
-  local id = string.match(late, '^j:(.*)$')
-  local c = redis.call('HMGET', cycle_key(late), 'status', 'job_id')
-  if id then
-    end_overdue(id)
-  elseif c[1] == 'pending_delayed_verification' then
-    close_cycle(c[2], late, 'escalated', 'missing_delayed_verification')
-  end
-end
 
 -- What the claims prove. Partitions share the queues, so the request has the other ones' watermarks.
 local watermarks = given(R.watermarks) and R.watermarks or {}
@@ -128,6 +130,11 @@ local function overtaken(e)
 end
 
 local function publish_again(entry, e)
+  local gates = gates_of(entry)
+  if gates then
+    local why, behind = held_back(entry, gates)
+    if why then return park(entry, behind, why) end
+  end
   if e.published > 0 then e.tries = e.tries + 1 else e.published = 0 end
   write_entry(entry, e)
   publish[#publish + 1] = publication(entry, e)

@@ -110,6 +110,7 @@ end
 -- Returns the reasons that may hold an entry back; nil if there is nothing left to run.
 local function gates_of(entry)
   local kind, id, n = parse_entry(entry)
+  if kind == 'd' then return {} end
   if kind == 'v' then return { 'queue:verify' } end
   if kind == 'c' then
     local job = redis.call('HMGET', job_key(id), 'verify_on', 'best')
@@ -182,21 +183,59 @@ local function queue_for(kind, id, n)
   return queue_of(redis.call('HGET', attempt_key(id, n), 'mode'))
 end
 
--- Parks an entry outside the outbox. What it had reserved goes to the next ones.
-local function park(entry, behind, why, at_front)
+-- Returns how many of an attempt's verifications are parked, and how many are left in all.
+local function parked_verifications(id, n)
+  local parked, left = 0, 0
+  each_pending(id, n, function(each)
+    parked, left = parked + redis.call('HEXISTS', P .. 'parked_behind', each), left + 1
+  end)
+  return parked, left
+end
+
+-- The job of a parked attempt shows what it waits for, and its deadline ends it. So does the job of
+-- parked verifications, unless others of them are under way.
+local function show_waiting(kind, id, n, why, behind)
+  local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at')
+  if not job[1] or TERMINAL[job[1]] then return end
+  await_deadline(id, job[2])
+  if kind == 'v' then
+    local parked, left = parked_verifications(id, n)
+    if parked == 0 or parked < left then return end
+  end
+  set_state(id, job[1], 'waiting', why, behind)
+end
+
+-- Puts an entry that has no slots behind a reason, outside the outbox.
+local function put_behind(entry, behind, why, at_front)
   local kind, id, n = parse_entry(entry)
   redis.call('SADD', P .. 'parked', behind)
   redis.call('ZADD', parked_key(behind), place_of(kind, id, n, at_front), entry)
   redis.call('HSET', P .. 'parked_behind', entry, behind)
   if not read_entry(entry) then put_entry(entry, queue_for(kind, id, n), 0, NOW, '-1') end
   redis.call('ZREM', P .. 'outbox', entry)
-  if kind == 'a' then
-    local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at')
-    set_state(id, job[1], 'waiting', why, behind)
-    await_deadline(id, job[2])
-  end
+  if kind == 'c' then await_staleness(cycle_of(entry)) else show_waiting(kind, id, n, why, behind) end
+end
+
+-- Parks an entry. What it had reserved goes to the next ones.
+local function park(entry, behind, why, at_front)
+  put_behind(entry, behind, why, at_front)
   free_slots(entry)
 end
+
+-- Makes an entry without slots due now: the caller of the script publishes it, unless it would have to
+-- wait. Nothing is published only to be parked. Returns whether to publish it.
+local function make_due(entry, queue, priority, gates)
+  local why, behind = held_back(entry, gates)
+  if not why then
+    hand_out(entry, queue, priority)
+    return true
+  end
+  enqueue(entry, queue, priority, NOW)
+  put_behind(entry, behind, why)
+  return false
+end
+
+local function is_parked(entry) return redis.call('HEXISTS', P .. 'parked_behind', entry) == 1 end
 
 local function leave_parking(entry)
   local behind = redis.call('HGET', P .. 'parked_behind', entry)
@@ -204,8 +243,12 @@ local function leave_parking(entry)
   redis.call('HDEL', P .. 'parked_behind', entry)
   redis.call('ZREM', parked_key(behind), entry)
   if redis.call('EXISTS', parked_key(behind)) == 0 then redis.call('SREM', P .. 'parked', behind) end
-  local kind, id = parse_entry(entry)
-  if kind == 'a' then redis.call('ZREM', P .. 'stale', 'j:' .. id) end
+  local kind, id, n = parse_entry(entry)
+  if kind == 'c' then
+    redis.call('ZREM', P .. 'stale', cycle_of(entry))
+  elseif kind == 'a' or kind == 'v' and parked_verifications(id, n) == 0 then
+    redis.call('ZREM', P .. 'stale', 'j:' .. id)
+  end
 end
 
 -- Takes the first entry behind a reason that is still to be done.
@@ -227,6 +270,11 @@ local function unpark(reason)
   end
 end
 
+-- A job whose verification was parked is running again.
+local function show_verifying(id)
+  if redis.call('HGET', job_key(id), 'state') == 'waiting' then set_state(id, 'waiting', 'running') end
+end
+
 -- Releases parked entries while their reason has capacity, at most `most`. An entry for which a slot
 -- is reserved goes to the front of its queue. One that another reason holds back moves behind that.
 local function release_behind(reason, most)
@@ -245,6 +293,7 @@ local function release_behind(reason, most)
       RELEASED[#RELEASED + 1] = publication(entry, e)
       local kind, id = parse_entry(entry)
       if kind == 'a' then set_state(id, 'waiting', 'queued') end
+      if kind == 'v' then show_verifying(id) end
     end
   end
   return most
