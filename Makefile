@@ -36,9 +36,9 @@ screenshots: setup browser
 # The tests start fleets of real processes on few processors. A failed test is run again alone:
 # a defect fails twice, a moment of load does not.
 test: check browser
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile || { test $$? -eq 1 \
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile || { test $$? -eq 1 \
 	  && echo "retrying the failed tests one at a time:" \
-	  && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+	  && $(BIN)/pytest --last-failed --last-failed-no-failures none; }
 
 check: setup
 	$(BIN)/ruff check .
@@ -66,8 +66,12 @@ bench: setup
 	$(BIN)/python -m benchmarks.autoscale
 	$(BIN)/python -m benchmarks.edits
 
+# Kills and freezes real processes and servers: the tests, then at random for SECONDS.
+# SERVER=… is another redis-server, RABBITMQ=1 another broker, SEED=… repeats the choices.
 chaos: setup
-	$(BIN)/python -m pytest tests/chaos -m chaos
+	$(BIN)/pytest tests/chaos -m chaos
+	PYTHONPATH=tests $(BIN)/python -m chaos $(if $(SECONDS),--seconds $(SECONDS)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(SERVER),--server $(SERVER)) $(if $(RABBITMQ),--rabbitmq)
 
 # Random faults in simulated time, until Ctrl-C or for SECONDS. SEED=… replays one run with its trace.
 simulate: setup

@@ -86,9 +86,9 @@ def _run(
         stored = context.ledger.store_output(
             claim.lease, output, verifications=slow, priority=claim.job.priority
         )
-        context.step("output_stored", entry)
         if isinstance(stored, ClaimRefused):
             return stored
+        context.step("output_stored", entry)
         context.publish(stored)
         if output.provider_wait:
             context.release_later(claim.job_id, provider, output.provider_wait)

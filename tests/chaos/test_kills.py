@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from support.fleet import CONTROL, Fleet, running_fleet
-from support.jobs import GOOD, MISSING, WRONG_TYPE, scripted, verdict_of
 from support.waiting import wait_for
 
-from mulligan.policies.repair.retry import PASSING_SCORE, Escalate
-from mulligan.tasks.ports.ledger import JobView
+from chaos.invariants import (
+    check_failures_counted_once,
+    check_no_answer_bought_twice,
+    check_no_job_lost,
+    check_one_retry_per_low_score,
+    check_settled_once,
+    jobs,
+)
 from mulligan.workers.celery.broker.queues import Pool
 from mulligan.workers.crash_points import STEPS
 
@@ -26,26 +29,6 @@ JOBS = 300
 WORKERS = [
     Pool(name=name, queues=("repair", "verify", "attempt"), slots=4) for name in ("one", "two")
 ]
-SLOW = {"id": "command.subprocess", "argv": ["true"]}
-FAST = ["json.object", {"id": "contract.schema", "schema": scripted()["verifiers"][1]["schema"]}]
-
-#: The answers of a job, and its state and number of attempts at the end.
-CASES: list[tuple[tuple[str, ...], str, int]] = [
-    ((GOOD,), "succeeded", 1),
-    ((WRONG_TYPE, GOOD), "succeeded", 2),
-    ((WRONG_TYPE, MISSING, GOOD), "succeeded", 3),
-    ((WRONG_TYPE,), "escalated", 3),  # the same failure three times
-]
-
-
-def jobs() -> list[dict[str, Any]]:
-    found = []
-    for i in range(JOBS):
-        answers, _, _ = CASES[i % len(CASES)]
-        # Every fifth job has a slow verification, so that crashes hit the hand-over, too.
-        verifiers = [*FAST, SLOW] if i % 5 == 0 else FAST
-        found.append(scripted(*answers, name=f"job-{i}", verifiers=verifiers))
-    return found
 
 
 def workers(fleet: Fleet) -> list[psutil.Process]:
@@ -66,7 +49,7 @@ def test_nothing_is_lost_or_doubled_while_workers_are_killed(tmp_path: Path) -> 
         lease=2.0,
         max_claims=50,
     ) as fleet:
-        ids = fleet.submit(*jobs())
+        ids = fleet.submit(*jobs(JOBS))
         seed = int(os.environ.get("CHAOS_SEED", "7"))
         _kill_at_random(fleet, random.Random(seed), ids, kills=6)
         _stop_one_past_its_lease(fleet, ids)
@@ -75,6 +58,7 @@ def test_nothing_is_lost_or_doubled_while_workers_are_killed(tmp_path: Path) -> 
         check_one_retry_per_low_score(views)
         check_no_answer_bought_twice(views, trace)
         check_failures_counted_once(fleet, views)
+        check_settled_once(fleet, views)
         left = [name for name in STEPS if (crashes / name).exists()]
         assert not left, f"no process ever reached {left}"
 
@@ -118,54 +102,3 @@ def _stop_one_past_its_lease(fleet: Fleet, ids: list[str]) -> None:
         "its leases to be taken away",
     )
     process.send_signal(signal.SIGCONT)
-
-
-def check_no_job_lost(views: list[JobView]) -> None:
-    """Invariant 1: each job reached the end that follows from its answers."""
-    for view in views:
-        number = int((view.job.name or "").removeprefix("job-"))
-        _, state, attempts = CASES[number % len(CASES)]
-        ended = (view.state, len(view.attempts))
-        assert ended == (state, attempts), f"{view.job.name}: {view.reason} {view.detail}"
-
-
-def check_one_retry_per_low_score(views: list[JobView]) -> None:
-    """Invariant 2: exactly one retry, unless a limit was reached."""
-    for view in views:
-        low = [
-            a.plan.number
-            for a in view.attempts
-            if a.plan.mode != "immediate_retry"
-            and (a.score or 0) < PASSING_SCORE
-            and not isinstance(verdict_of(a).decision, Escalate)
-        ]
-        retries = [a.plan.number for a in view.attempts if a.plan.mode == "immediate_retry"]
-        assert retries == [n + 1 for n in low], view.job.name
-        assert [cycle.source_attempt for cycle in view.cycles] == low
-        assert low[:1] == ([] if verdict_of(view.attempts[0]).success else [1])
-        assert [a.plan.number for a in view.attempts] == list(range(1, len(view.attempts) + 1))
-
-
-def check_no_answer_bought_twice(views: list[JobView], trace: Path) -> None:
-    """Invariant 3: after an answer is stored, its runner is not called again."""
-    asked: dict[str, list[float]] = defaultdict(list)
-    stored: dict[str, float] = {}
-    for line in trace.read_text().splitlines():
-        at, name, entry = line.split()
-        if name == "asking":
-            asked[entry].append(float(at))
-        if name == "output_stored":
-            stored.setdefault(entry, float(at))
-    for entry, times in asked.items():
-        late = [at for at in times if at > stored.get(entry, float("inf"))]
-        assert not late, f"{entry}: the runner was called again after its answer was stored"
-    assert len(asked) == sum(len(view.attempts) for view in views)
-
-
-def check_failures_counted_once(fleet: Fleet, views: list[JobView]) -> None:
-    """Invariant 4: the memory counts each attempt's failure once."""
-    client = fleet.server.client()
-    for view in views:
-        expected = Counter(s for a in view.attempts for s in verdict_of(a).signatures)
-        memory: Any = client.hgetall(f"mulligan:{{p00}}:memory:job:{view.id}")
-        assert {key: int(count) for key, count in memory.items()} == dict(expected)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from mulligan.workers.celery.factory import create_app
 from mulligan.workers.local.supervisor import Child, Stack, child_environment
 from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.model import Settings
+from support.processes import processes_with
 from support.redis_server import RedisServer
 from support.waiting import wait_for
 
@@ -97,15 +97,22 @@ def running_fleet(
     *,
     pools: Sequence[Pool] = (CONTROL, WORK),
     persistent: bool = False,
+    binary: str | None = None,
+    broker_url: str | None = None,
     environment: dict[str, str] | None = None,
     **changes: Any,
 ) -> Iterator[Fleet]:
-    """Start Redis and workers, and stop them at the end in any case."""
-    server = RedisServer(folder / "redis", persistent=persistent)
+    """Start Redis and workers, and stop them at the end in any case.
+
+    The Redis is the ledger, and the broker, too, unless another ``broker_url`` is given.
+    """
+    server = RedisServer(folder / "redis", persistent=persistent, binary=binary)
     server.start()
+    broker_url = broker_url or server.url
     fields = {"allow_inline": True, "lease": 5.0, "backoff_base": 0.05, "sweep_interval": 0.3,
               "republish_after": 2.0, "outbox_grace": 0.5, **changes}  # fmt: skip
-    settings = Settings(broker_url=server.url, home=folder, **fields)
+    fields["ledger_url"] = server.ledger_url
+    settings = Settings(broker_url=broker_url, home=folder, **fields)
     names = {
         f"MULLIGAN_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
         for name, value in fields.items()
@@ -113,7 +120,7 @@ def running_fleet(
     names["PYTHONFAULTHANDLER"] = "1"
     stack = Stack(
         folder,
-        child_environment(settings, broker_url=server.url, **names, **(environment or {})),
+        child_environment(settings, broker_url=broker_url, **names, **(environment or {})),
         backoff=0.1,
         backoff_cap=0.2,
     )
@@ -133,19 +140,5 @@ def running_fleet(
     finally:
         stack.stop()
         server.kill(signal.SIGTERM)
-        left = _remaining_processes(server.socket)
+        left = processes_with(str(server.socket))
         assert not left, f"still running: {left}"
-
-
-def _remaining_processes(socket: Path) -> list[str]:
-    """Return the command lines of processes with this fleet's broker in their environment."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
-            continue
-        try:
-            if str(socket).encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_text())
-        except OSError:
-            continue
-    return found

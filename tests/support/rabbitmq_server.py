@@ -12,52 +12,77 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from support.processes import processes_with
 from support.waiting import wait_for
 
 #: Debian's script runs the server as the current user; the one on the PATH wants to be root's.
 PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
+class RabbitServer:
+    """A RabbitMQ that tests can kill and start again with its data."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="mulligan-rabbit-"))
+        self._port, distribution, self._names_port = free_ports(3)
+        self.url = f"amqp://guest:guest@127.0.0.1:{self._port}//"
+        self._environment = {
+            **os.environ,
+            "HOME": str(self.folder),
+            "RABBITMQ_NODENAME": f"mulligan{self._port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self._port),
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "ERL_EPMD_PORT": str(self._names_port),
+            "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(self.folder / "log"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "plugins"),
+            "RABBITMQ_PID_FILE": str(self.folder / "pid"),
+        }
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        # A node would start the daemon of node names itself, as an orphan that outlives it.
+        self._run("epmd", self._names_port)
+        self._run(str(PROGRAM), self._port)
+
+    def kill(self) -> None:
+        """Kill the node and its daemon of node names."""
+        while self._processes:
+            process = self._processes.pop()
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _run(self, program: str, port: int) -> None:
+        log = self.folder / "out.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [program],
+                env=self._environment,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._processes.append(process)
+        wait_for(lambda: process.poll() is not None or _listens(port), program, seconds=90)
+        assert process.poll() is None, log.read_text()
+
+
 @contextmanager
-def running_rabbitmq() -> Iterator[str]:
-    """Start RabbitMQ and yield its URL; stop it, and its `epmd`, in the end."""
-    folder = Path(tempfile.mkdtemp(prefix="mulligan-rabbit-"))
-    port, distribution, names = _free_ports(3)
-    environment = {
-        **os.environ,
-        "HOME": str(folder),
-        "RABBITMQ_NODENAME": f"mulligan{port}@localhost",
-        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-        "RABBITMQ_NODE_PORT": str(port),
-        "RABBITMQ_DIST_PORT": str(distribution),
-        "ERL_EPMD_PORT": str(names),
-        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
-        "RABBITMQ_LOG_BASE": str(folder / "log"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
-        "RABBITMQ_PID_FILE": str(folder / "pid"),
-    }
-    with (folder / "out.log").open("wb") as output:
-        server = subprocess.Popen(
-            [str(PROGRAM)], env=environment, stdout=output, stderr=output, start_new_session=True
-        )
+def running_rabbitmq() -> Iterator[RabbitServer]:
+    """Start RabbitMQ, and stop it in the end in any case."""
+    server = RabbitServer()
     try:
-        wait_for(lambda: server.poll() is not None or _listens(port), "RabbitMQ", seconds=90)
-        assert server.poll() is None, (folder / "out.log").read_text()
-        yield f"amqp://guest:guest@127.0.0.1:{port}//"
+        server.start()
+        yield server
     finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-        # It leaves the daemon of node names behind, which has a session of its own.
-        subprocess.run(
-            ["epmd", "-port", str(names), "-kill"],
-            env=environment,
-            capture_output=True,
-            check=False,
-        )
-        shutil.rmtree(folder, ignore_errors=True)
+        server.kill()
+        shutil.rmtree(server.folder, ignore_errors=True)
+        left = processes_with(str(server.folder))
+        assert not left, f"still running: {left}"
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         taken = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in taken:

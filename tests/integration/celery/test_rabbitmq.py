@@ -24,8 +24,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def rabbitmq() -> Iterator[str]:
-    with running_rabbitmq() as url:
-        yield url
+    with running_rabbitmq() as server:
+        yield server.url
 
 
 def test_the_sweep_runs_although_no_queue_was_declared(
