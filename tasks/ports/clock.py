@@ -31,6 +31,8 @@ class Clock:
     sleep: Callable[[float], None] = time.sleep
     #: Waits up to some seconds for an event. Returns whether it is set.
     wait: Callable[[threading.Event, float], bool] = _wait
+    #: Returns a number for the thread that calls: whose time it is that passes.
+    thread: Callable[[], int] = threading.get_ident
 
 
 SYSTEM_CLOCK = Clock()

@@ -29,6 +29,8 @@ _FENCED = {
     "store_cycle_output": {"stored"},
     "settle_cycle": {"settled"},
 }
+_CLAIMS = {"claim", "claim_cycle"}
+_READ = {"accept", *_CLAIMS, *_FENCED}
 
 
 @dataclass
@@ -41,8 +43,8 @@ class Checker:
     #: Jobs that a producer was told are accepted.
     accepted_ids: set[str] = field(default_factory=set)
     cancelled_ids: set[str] = field(default_factory=set)
-    #: Purchases whose answer was stored, by identity.
-    stored: set[int] = field(default_factory=set)
+    #: Process and entry → when it last claimed the entry.
+    claims: dict[tuple[Process, str], float] = field(default_factory=dict)
 
     def violated(self, text: str) -> None:
         self.violations.append(text)
@@ -68,9 +70,9 @@ class Checker:
         self.written_ids = durable
         self.accepted_ids &= durable
 
-    def buying(self, process: Process) -> None:
+    def buying(self, process: Process, handled: str) -> None:
         """Invariant 3: an answer that is stored is not bought again."""
-        entry = Entry.parse(self.world.handling[process])
+        entry = Entry.parse(handled)
         key = self._record_key(entry)
         if self.world.server.client.hexists(key, "output"):
             self.violated(f"{process.name} buys {entry} again, whose answer is stored")
@@ -85,17 +87,19 @@ class Checker:
         names = ["token", "output_by", "settled_by"]
         if entry.kind == "verification":
             names = [f"vtoken:{entry.index}"]
-        elif script == "requeue":
-            names = ["token", "requeued_by"]
+        if script == "requeue":
+            names = [names[0], "requeued_by"]
         return {row[name] for name in names if row.get(name)}
 
     def script_answered(
         self, script: str, request: str, answer: Any, fenced: set[str] | None, process: Process
     ) -> None:
         """Invariant 5: only the holder of the lease writes."""
-        fields = json.loads(request) if script in _FENCED or script == "accept" else {}
+        fields = json.loads(request) if script in _READ else {}
         if script == "accept" and answer[0] in ("accepted", "seen"):
             self.written_ids.add(answer[1] if len(answer) > 1 else fields["id"])
+        if script in _CLAIMS and answer[0] == "claimed":
+            self.claims[process, str(self._entry(fields))] = self.world.scheduler.now
         if fenced is None:
             return
         entry = self._entry(fields)
@@ -109,7 +113,7 @@ class Checker:
     def _answer_stored(self, entry: Entry, process: Process) -> None:
         for purchase in reversed(self.world.providers.purchases):
             if purchase.process is process and purchase.entry == str(entry):
-                self.stored.add(id(purchase))
+                purchase.stored = True
                 return
 
     def _entry(self, fields: dict[str, Any]) -> Entry:
@@ -136,6 +140,8 @@ class Checker:
             for name in ("outbox", "leases"):
                 found += [f"{name}: {each}" for each in client.zrange(f"{prefix}{name}", 0, 3)]
             found += [f"parked: {each}" for each in client.smembers(f"{prefix}parked")]
+            # A subject's delayed verification waits in no outbox, and its job has ended.
+            found += [f"lane: {each}" for each in client.keys(f"{prefix}lane:*")]
             for state in ("queued", "running", "waiting"):
                 found += [f"{state}: {i}" for i in client.zrange(keys.jobs(prefix, state), 0, 3)]
         return found
@@ -266,11 +272,9 @@ class Checker:
             self.violated(f"the escalation {escalation_id} is in no list")
 
     def _check_purchases(self) -> None:
-        """An answer that was paid for is stored, unless its process was lost or its job ended."""
-        if self.world.restarts:
-            return
+        """An answer that was paid for is stored, unless its process, claim or job was lost."""
         for purchase in self.world.providers.purchases:
-            if id(purchase) not in self.stored and not self._excused(purchase):
+            if not purchase.stored and not self._excused(purchase):
                 self.violated(
                     f"{purchase.process.name} bought {purchase.entry} and lost the answer"
                 )
@@ -278,7 +282,8 @@ class Checker:
     def _excused(self, purchase: Purchase) -> bool:
         process = purchase.process
         lost = process.dead or process.freezes > purchase.freezes
-        return lost or Entry.parse(purchase.entry).job_id in self.cancelled_ids
+        forgotten = any(r.written <= purchase.claimed_at <= r.back for r in self.world.restarts)
+        return lost or forgotten or Entry.parse(purchase.entry).job_id in self.cancelled_ids
 
     def _check_structures(self) -> None:
         client = self.world.server.client

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from mulligan.policies.jobs.job import Decoding, Job, RunnerSpec, Usage
@@ -21,8 +21,7 @@ from mulligan.workers.celery.broker.celery_broker import CeleryBroker
 from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stored import job_ids, rows
-from mulligan.workers.ledger.stored.schema import StoredSchema
-from simulation.broker import SimulatedApp
+from simulation.broker import Message, SimulatedApp
 from simulation.providers import TOKENS, SimulatedRunner, SimulatedVerifier
 from simulation.scheduler import Crashed, Process
 from simulation.world import EARLIER, PRESENT, PRODUCER_PATIENCE, World
@@ -53,6 +52,7 @@ def attempt_context(world: World, process: Process, ledger: RedisLedger) -> Atte
         clock=world.clock(process),
         start_thread=lambda run: world.scheduler.spawn(process, run),
         on_stuck=lambda _entry: world.crash(process),
+        waited=ledger.calls.waits.waited,
     )
 
     def resolve(spec: RunnerSpec) -> ResolvedRunner:
@@ -78,42 +78,49 @@ def attempt_context(world: World, process: Process, ledger: RedisLedger) -> Atte
 class Fleet:
     """Starts processes in a world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, slots: int = 1) -> None:
+        """``slots``: of each worker."""
         self.world = world
+        self._slots = slots
         self._workers = 0
         self._sweeps = 0
 
     # -- workers ----------------------------------------------------------------------------------
 
     def start_worker(self, *, earlier: bool = False) -> Process:
-        """Start a worker with one slot and a thread that renews its leases.
+        """Start a worker. Its slots share the ledger, and one thread renews all their leases.
 
         ``earlier``: of the release before this one.
         """
         self._workers += 1
         process = self.world.process(f"{'earlier' if earlier else 'worker'}{self._workers}")
-        schema = EARLIER if earlier else PRESENT
-        self.world.scheduler.spawn(process, lambda: self._work(process, QUEUES, schema))
+        ledger = self.world.ledger(process, schema=EARLIER if earlier else PRESENT)
+        context = attempt_context(self.world, process, ledger)
+        for _ in range(self._slots):
+            self.world.scheduler.spawn(process, lambda: self._work(process, context))
         return process
 
-    def _work(self, process: Process, queues: Sequence[str], schema: StoredSchema) -> None:
-        world = self.world
-        context = attempt_context(world, process, world.ledger(process, schema=schema))
+    def _work(self, process: Process, context: AttemptContext) -> None:
         while True:
-            message = world.broker.take(process, queues)
+            message = self.world.broker.take(process, QUEUES)
             entry = Entry.parse(message.args[0])
-            world.handling[process] = str(entry)
-            world.note(process, f"received {message.task} {entry}")
-            try:
-                outcome = _VERBS[message.task](context, entry)
-            except LedgerUnavailable as error:
-                world.note(process, f"gave up {entry}: {type(error).__name__}: {error}")
-            except Crashed:
-                world.broker.lost_by_crash(message)
-                raise
-            else:
-                world.note(process, f"done {entry}: {describe(outcome)}")
-            del world.handling[process]
+            self.world.note(process, f"received {message.task} {entry}")
+            with self.world.handling(process, entry):
+                self._handle(process, context, message, entry)
+
+    def _handle(
+        self, process: Process, context: AttemptContext, message: Message, entry: Entry
+    ) -> None:
+        world = self.world
+        try:
+            outcome = _VERBS[message.task](context, entry)
+        except LedgerUnavailable as error:
+            world.note(process, f"gave up {entry}: {type(error).__name__}: {error}")
+        except Crashed:
+            world.broker.lost_by_crash(message)
+            raise
+        else:
+            world.note(process, f"done {entry}: {describe(outcome)}")
 
     # -- sweeps -----------------------------------------------------------------------------------
 
@@ -167,7 +174,6 @@ class Fleet:
                     self._next_report(context, process, name)
                 except (LedgerUnavailable, BadInput) as error:
                     world.note(process, f"gave up: {error}")
-                world.handling.pop(process, None)
 
         world.scheduler.spawn(process, run)
         return process
@@ -177,13 +183,13 @@ class Fleet:
         if task is None:
             return
         world, entry = self.world, task.lease.entry
-        world.handling[process] = str(entry)
-        world.scheduler.sleep(process, 3.0)
-        number = task.claim.plan.number + (entry.kind == "cycle")
-        scores: Any = task.claim.job.runner.options["scores"]
-        score = scores[min(number, len(scores)) - 1]
-        outcome = report_attempt(context, task.lease, report(score))
-        world.note(process, f"done {entry}: {describe(outcome)}")
+        with world.handling(process, entry):
+            world.scheduler.sleep(process, 3.0)
+            number = task.claim.plan.number + (entry.kind == "cycle")
+            scores: Any = task.claim.job.runner.options["scores"]
+            score = scores[min(number, len(scores)) - 1]
+            outcome = report_attempt(context, task.lease, report(score))
+            world.note(process, f"done {entry}: {describe(outcome)}")
 
     # -- producers and people ---------------------------------------------------------------------
 

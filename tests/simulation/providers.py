@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Job, Output, RunnerSpec, Usage, VerifierSpec
+from mulligan.tasks.ports.cancellation import current
 from mulligan.tasks.ports.errors import TransportFault, VerifierError
 from mulligan.tasks.ports.runners import Request
 from mulligan.tasks.ports.verifiers import Candidate
@@ -53,7 +54,10 @@ class Purchase:
     entry: str
     process: Process
     freezes: int
-    at: float
+    #: When its process claimed the entry.
+    claimed_at: float
+    #: Whether Redis took the answer.
+    stored: bool = False
 
 
 @dataclass
@@ -107,19 +111,20 @@ class SimulatedRunner:
                 retry_after=provider.retry_after,
             )
         if self.process.freezes == freezes:  # one that froze on the way could not know
-            world.checker.buying(self.process)
+            world.checker.buying(self.process, world.handled())
         provider.running += 1
         try:
             seconds = float(str(self.spec.options["takes"]))
             world.scheduler.sleep(self.process, seconds)
         finally:
             provider.running -= 1
-        entry = world.handling[self.process]
         scores: Any = self.spec.options["scores"]
         score = scores[min(n, len(scores)) - 1]
-        purchase = Purchase(entry, self.process, freezes, world.scheduler.now)
-        world.providers.purchases.append(purchase)
+        entry = world.handled()
+        claimed_at = world.checker.claims[self.process, entry]
+        world.providers.purchases.append(Purchase(entry, self.process, freezes, claimed_at))
         world.after(self.process, found)
+        current().check()
         usage = Usage(total_tokens=TOKENS)
         return Output(text=f"{score:g}", usage=usage, elapsed_seconds=seconds)
 

@@ -117,6 +117,7 @@ def generate(seed: int) -> Scenario:
     chance = random.Random(seed)
     options = {
         "workers": chance.randint(1, 4),
+        "slots": chance.choice([1, 1, 2, 4]),
         "earlier": chance.choice([0, 0, 1]),
         "sweeps": chance.choice([1, 1, 2]),
         "acks": chance.random() < 0.3,

@@ -24,13 +24,14 @@ class Simulation:
         self,
         *,
         workers: int = 2,
+        slots: int = 1,
         earlier: int = 0,
         sweeps: int = 1,
         chance: random.Random | None = None,
         **world: Any,
     ) -> None:
         self.world = World(chance=chance, **world)
-        self.fleet = Fleet(self.world)
+        self.fleet = Fleet(self.world, slots=slots)
         self._number = 0
         self._subjects: set[str] = set()
         self._draining = False

@@ -57,6 +57,57 @@ def test_nothing_is_claimed_only_to_be_given_back() -> None:
         simulation.check()
 
 
+@pytest.mark.parametrize("fails", ["crash_before", "crash_after"])
+@pytest.mark.parametrize(("at", "paused"), [(1, False), (2, True)])
+def test_a_pause_that_fails_halfway_is_finished_or_has_not_begun(
+    at: int, paused: bool, fails: str
+) -> None:
+    """The person's process dies at the command to the first or the second partition."""
+    paused = paused or fails == "crash_after"
+    with Simulation(partitions=2) as simulation:
+        simulation.fault(fails, "hset", at, process="person")
+        simulation.pause("task_type:work")
+        simulation.run(5)
+        ledger = simulation.world.outside_ledger()
+        assert ledger.paused() == ["task_type:work"] * paused
+        jobs = [simulation.submit(90) for _ in range(6)]
+        simulation.run(20)
+        states = {job[:3]: simulation.view(job).state for job in jobs}
+        assert states == dict.fromkeys(("p00", "p01"), "waiting" if paused else "succeeded")
+        simulation.check()
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_resume_that_fails_halfway_is_finished_or_has_not_begun(at: int) -> None:
+    with Simulation(partitions=2) as simulation:
+        simulation.pause("task_type:work")
+        simulation.run(5)
+        jobs = [simulation.submit(90) for _ in range(6)]
+        simulation.fault("crash_before", "hdel", at, process="person")
+        simulation.resume("task_type:work")
+        simulation.run(20)
+        paused = at == 1
+        assert simulation.world.outside_ledger().paused() == ["task_type:work"] * paused
+        states = {job[:3]: simulation.view(job).state for job in jobs}
+        assert states == dict.fromkeys(("p00", "p01"), "waiting" if paused else "succeeded")
+        simulation.check()
+
+
+def test_a_pause_and_a_resume_at_once_leave_all_partitions_alike() -> None:
+    """The resume comes between the two commands of the pause."""
+    with Simulation(partitions=2) as simulation:
+        simulation.fault("slow", "hset", 1, process="person", seconds=1)
+        simulation.pause("task_type:work")
+        simulation.run(0.5)
+        simulation.resume("task_type:work")
+        simulation.run(5)
+        assert simulation.world.outside_ledger().paused() == []
+        jobs = [simulation.submit(90) for _ in range(6)]
+        simulation.run(20)
+        assert {simulation.view(job).state for job in jobs} == {"succeeded"}
+        simulation.check()
+
+
 def test_a_cancelled_job_leaves_its_parking_place() -> None:
     with Simulation() as simulation:
         simulation.pause("task_type:work")

@@ -6,13 +6,16 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import redis
+from greenlet import getcurrent, greenlet
 
 from mulligan.tasks.ports.clock import Clock
+from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stored.schema import StoredSchema
 from mulligan.workers.settings.model import Settings
@@ -64,6 +67,14 @@ class Step:
         return f"{self.time:9.3f}  {self.process:<10} {what}{arrow}"
 
 
+@dataclass(frozen=True)
+class Restart:
+    """A restart of Redis without what came after ``written``. It was back at ``back``."""
+
+    written: float
+    back: float
+
+
 class World:
     """Everything that a run consists of. ``chance`` None: nothing is left to chance."""
 
@@ -91,10 +102,10 @@ class World:
         self.trace: list[Step] = []
         #: Entry → how often a process crashed or froze while it handled the entry.
         self.losses: Counter[str] = Counter()
-        #: What each process handles now.
-        self.handling: dict[Process, str] = {}
-        #: When Redis was restarted without its last second.
-        self.restarts: list[float] = []
+        #: What each slot of a process handles now.
+        self._handling: dict[greenlet, tuple[Process, str]] = {}
+        #: The restarts of Redis without its last second.
+        self.restarts: list[Restart] = []
         self._tokens = 0
         #: Called when a process has crashed.
         self.on_crash: Callable[[Process], None] = lambda _process: None
@@ -119,7 +130,25 @@ class World:
         def now() -> float:
             return self.scheduler.now
 
-        return Clock(now=now, monotonic=now, boottime=now, sleep=sleep, wait=wait)
+        def thread() -> int:
+            return id(getcurrent())
+
+        return Clock(
+            now=now, monotonic=now, boottime=now, sleep=sleep, wait=wait, thread=thread
+        )
+
+    @contextmanager
+    def handling(self, process: Process, entry: Entry) -> Iterator[None]:
+        """Note what the current slot of a process does."""
+        self._handling[getcurrent()] = process, str(entry)
+        try:
+            yield
+        finally:
+            del self._handling[getcurrent()]
+
+    def handled(self) -> str:
+        """Return the entry that the current slot handles."""
+        return self._handling[getcurrent()][1]
 
     def ledger(
         self,
@@ -200,8 +229,9 @@ class World:
         self.scheduler.sleep(process, 0.0)
 
     def _lose(self, process: Process) -> None:
-        if process in self.handling:
-            self.losses[self.handling[process]] += 1
+        for slot in self._handling.values():
+            if slot[0] is process:
+                self.losses[slot[1]] += 1
 
     def _redis_call(self, process: Process, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         name = call_name(args)
@@ -255,7 +285,7 @@ class World:
     def plan_restart(self, away: float) -> None:
         """Restart Redis in less than a second, with what it holds now."""
         snapshot = self.server.snapshot()
-        durable = self.checker.snapshot()
+        durable, written = self.checker.snapshot(), self.scheduler.now
         down = self.scheduler.now + 0.9
 
         def go_down() -> None:
@@ -265,7 +295,7 @@ class World:
         def come_back() -> None:
             self.server.restore(snapshot)
             self.server.away = False
-            self.restarts.append(self.scheduler.now)
+            self.restarts.append(Restart(written, self.scheduler.now))
             self.checker.restored(durable)
             self.note(None, "** Redis is back without its last second")
 

@@ -105,7 +105,7 @@ class LeaseKeeper:
                     del self._held[lease.entry]
 
     def _new_holding(self, lease: Lease, deadline: float) -> _Holding:
-        thread = threading.get_ident()
+        thread = self._clock.thread()
         sent_at = self._clock.boottime() if lease.sent_at is None else lease.sent_at
         return _Holding(
             lease=lease,

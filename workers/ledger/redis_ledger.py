@@ -29,6 +29,7 @@ from mulligan.workers.ledger.cycle_steps import CycleSteps
 from mulligan.workers.ledger.escalation_steps import EscalationSteps
 from mulligan.workers.ledger.external_steps import ExternalSteps
 from mulligan.workers.ledger.job_pages import JobPages
+from mulligan.workers.ledger.pauses import Pauses
 from mulligan.workers.ledger.status_reads import StatusReads
 from mulligan.workers.ledger.stored import rows
 from mulligan.workers.ledger.stored.digests import job_digest
@@ -37,7 +38,9 @@ from mulligan.workers.ledger.stores.event_streams import in_order
 from mulligan.workers.ledger.stores.ledger_stores import LedgerStores
 
 
-class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusReads, LedgerStores):
+class RedisLedger(
+    CycleSteps, ExternalSteps, EscalationSteps, Pauses, JobPages, StatusReads, LedgerStores
+):
     """See tasks.ports.ledger for the methods' contracts."""
 
     # -- accept ---------------------------------------------------------------------------------
@@ -261,7 +264,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
         answer = self.calls.one("release", self._prefix(job_id), reason=f"provider:{provider}")
         return [rows.publication(text) for text in answer]
 
-    # -- outbox, pauses, cancelling ---------------------------------------------------------------
+    # -- outbox, cancelling ----------------------------------------------------------------------
 
     def stamp(self, entries: Sequence[Entry]) -> None:
         by_prefix: dict[str, list[str]] = {}
@@ -293,6 +296,7 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
             "empty": list(empty_queues),
             "limits_digest": self._write_limits(),
         }
+        self._copy_pauses()
         found = self.calls.many("sweep", [(prefix, request) for prefix in self._prefixes()])
         if any(limits == "unknown" for limits, _ in found):
             self._replace_limits()
@@ -311,22 +315,6 @@ class RedisLedger(CycleSteps, ExternalSteps, EscalationSteps, JobPages, StatusRe
 
     def cancel(self, job_id: str, *, detail: str = "") -> str:
         return str(self.calls.one("cancel", self._prefix(job_id), id=job_id, detail=detail)[0])
-
-    def pause(self, what: str) -> None:
-        for prefix in self._prefixes():
-            self.calls.run("HSET", keys.paused(prefix), what, self.calls.clock.now())
-
-    def resume(self, what: str) -> bool:
-        kind, _, name = what.partition(":")
-        ended = 0
-        for prefix in self._prefixes():
-            ended += self.calls.run("HDEL", keys.paused(prefix), what)
-            if kind == "provider":
-                ended += self.calls.run("HDEL", keys.gate(prefix, name), "opens_at", "why")
-        return ended > 0
-
-    def paused(self) -> list[str]:
-        return sorted(self.calls.run("HKEYS", keys.paused(self._prefixes()[0])))
 
     # -- reading --------------------------------------------------------------------------------
 

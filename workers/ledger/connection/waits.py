@@ -31,8 +31,8 @@ class CallInProgress:
 
     __slots__ = ("reason", "since", "thread")
 
-    def __init__(self, since: float) -> None:
-        self.thread = threading.get_ident()
+    def __init__(self, since: float, thread: int) -> None:
+        self.thread = thread
         self.since = since
         self.reason = ""
 
@@ -51,7 +51,7 @@ class LedgerWaits:
 
     def begin(self, *, expected: float = 0.0) -> CallInProgress:
         """Note that this thread calls the ledger, which may take ``expected`` seconds."""
-        call = CallInProgress(self._clock.monotonic() + expected)
+        call = CallInProgress(self._clock.monotonic() + expected, self._clock.thread())
         self._calls.add(call)
         return call
 
