@@ -48,3 +48,13 @@ def test_a_refused_verification_counts_once_although_its_reply_was_lost() -> Non
         refused = world.server.client.hget(f"mulligan:{{p00}}:cycle:{job}:1:1", "delayed_invalid")
         assert list(json.loads(refused).values()) == [1]
         simulation.check()
+
+
+def test_a_run_is_drained_until_a_subject_has_verified() -> None:
+    """The subject's verification waits in its lane alone: its job has ended before."""
+    with Simulation() as simulation:
+        job = simulation.submit(40, 90, subject="mia", delayed_verification={"after": 60})
+        simulation.run(20)
+        assert simulation.view(job).state == "succeeded"
+        simulation.check()
+        assert [cycle.status for cycle in simulation.view(job).cycles] == ["completed"]

@@ -43,12 +43,6 @@ def test_corpus() -> None:
         _check(seed)
 
 
-#: Seeds with a defect that is not fixed yet: a resume that fails between two partitions leaves one
-#: of them paused, and a simulated run ends before a subject's delayed verification is due.
-KNOWN = (72207424618, 892352027983)
-
-
-@pytest.mark.xfail(strict=False, raises=pytest.fail.Exception, reason=f"known seeds: {KNOWN}")
 def test_fresh_seeds() -> None:
     end = time.monotonic() + FRESH_SECONDS
     while time.monotonic() < end:

@@ -76,7 +76,9 @@ class WebhookDeliveries:
         self._calls = ledger.calls
         self._prefix = settings.key_prefix
         partition_prefixes = keys.partition_prefixes(settings.key_prefix, settings.partitions)
-        self._prefixes = [*partition_prefixes, keys.fleet_prefix(settings.key_prefix)]
+        fleet = keys.fleet_prefix(settings.key_prefix)
+        self._prefixes = [*partition_prefixes, fleet]
+        self._muted = keys.muted(fleet)
 
     def write_due(self, hooks: Sequence[WebhookSettings], *, window: float) -> NewAlerts:
         """Write the deliveries of all alerts that are due."""
@@ -90,6 +92,7 @@ class WebhookDeliveries:
                 for hook in hooks
             ],
             "budget": dict.fromkeys(BUDGET_REASONS, True),
+            "muted": self._muted_groups(),
             "window_ms": window * 1000,
             "limit": _LIMIT,
             "cap": CAP,
@@ -101,6 +104,15 @@ class WebhookDeliveries:
             due=tuple(p for p, a in zip(self._prefixes, found, strict=True) if int(a[1])),
             more=any(int(answer[2]) for answer in found),
         )
+
+    def _muted_groups(self) -> dict[str, str]:
+        """Return the muted signatures and until when, and delete those that are over."""
+        muted = self._calls.hashes([self._muted])[0]
+        now = self._calls.now() * 1000 if muted else 0.0
+        over = [signature for signature, until in muted.items() if float(until) <= now]
+        if over:
+            self._calls.run("HDEL", self._muted, *over)
+        return muted
 
     def take(self, prefix: str, *, tries: int, skip: Collection[str]) -> WebhookDelivery | None:
         """Lease the next delivery to send and return it. Skips those for the webhooks ``skip``."""

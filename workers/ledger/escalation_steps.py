@@ -53,7 +53,8 @@ class EscalationSteps(Partitioned):
     def _read_groups(self, names: Sequence[str]) -> dict[str, EscalationGroup]:
         """Return the groups with these keys by signature, merged over the partitions."""
         found: dict[str, EscalationGroup] = {}
-        for group in (rows.read_group(row) for row in self.calls.hashes(names) if row):
+        *read, muted = self.calls.hashes([*names, self._muted])
+        for group in (rows.read_group(row, muted) for row in read if row):
             known = found.get(group.signature)
             found[group.signature] = rows.merge_groups(known, group) if known else group
         return found
@@ -134,8 +135,15 @@ class EscalationSteps(Partitioned):
             return Ended(state=how, publication=rows.publication(answer[1]) if answer[1] else None)
 
     def mute(self, signature: str, *, until: float | None) -> bool:
-        names = [keys.group(prefix, signature) for prefix in self._prefixes()]
-        known = [key for key in names if self.calls.run("EXISTS", key)]
-        for key in known:
-            self.calls.run("HSET", key, "muted_until", "" if until is None else until * 1000)
-        return bool(known)
+        if self.group(signature) is None:
+            return False
+        if until is None:
+            self.calls.run("HDEL", self._muted, signature)
+        else:
+            self.calls.run("HSET", self._muted, signature, until * 1000)
+        return True
+
+    @property
+    def _muted(self) -> str:
+        # One place for all partitions: a group is muted where it has no escalation yet, too.
+        return keys.muted(keys.fleet_prefix(self._settings.key_prefix))

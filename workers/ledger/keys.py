@@ -55,7 +55,9 @@ mulligan:{p00}:alert:<provider>        hash    a breaker's openings since the la
 mulligan:{p00}:delivery:<id>           hash    one alert for one webhook; {fleet} too
 mulligan:{p00}:deliveries:hooks        set     webhooks with waiting deliveries; {fleet} too
 mulligan:{p00}:deliveries:due:<hook>   zset    a webhook's deliveries by due time; {fleet} too
+mulligan:{p00}:deliveries:taken:<by>   string  the delivery that a sender took; {fleet} too
 mulligan:{p00}:deliveries:dead         zset    deliveries given up; {fleet} too
+mulligan:{fleet}:muted                 hash    signature → until when its group sends no alerts
 mulligan:{fleet}:bulk:<id>             hash    a bulk action
 mulligan:{fleet}:bulk:<id>:todo        list    escalations that it has not ended yet
 mulligan:{fleet}:bulk:<id>:problems    list    escalations that it could not end, and why
@@ -261,6 +263,10 @@ def workers(fleet: str) -> str:
 
 def periodic_turn(fleet: str, name: str) -> str:
     return f"{fleet}periodic:{name}"
+
+
+def muted(fleet: str) -> str:
+    return f"{fleet}muted"
 
 
 def bulk(fleet: str, bulk_id: str) -> str:

@@ -31,6 +31,7 @@ from mulligan.workers.settings.live_settings import LiveSettings
 
 SECRET = "a secret of ours"
 WINDOW = 900.0
+PARTITION = "mulligan:{p00}:"
 
 
 @dataclass
@@ -220,6 +221,53 @@ def test_a_muted_group_is_alerted_after_the_mute_is_lifted(
     alerts.scenario.advance(61)
     assert alerts.tick() == 1
     assert receiver.bodies[-1]["count"] == 5
+
+
+def test_a_mute_covers_partitions_where_the_group_is_new(
+    new_alerts: AlertsMaker, receiver: Receiver
+) -> None:
+    alerts = new_alerts({}, partitions=3)
+    first = alerts.escalate()
+    alerts.tick()
+    signature = receiver.bodies[0]["signature"]
+    alerts.ledger.mute(signature, until=alerts.ledger.now() + 10 * WINDOW)
+    others = {alerts.escalate() for _ in range(20)}
+    assert {job_id[:3] for job_id in others} > {first[:3]}
+    alerts.scenario.advance(2 * WINDOW)
+    assert alerts.tick() == 0
+    alerts.scenario.advance(9 * WINDOW)
+    assert alerts.tick() > 0
+    assert alerts.ledger.group(signature).muted_until is None  # type: ignore[union-attr]
+
+
+def test_repeating_a_pass_after_a_lost_reply_overwrites_no_alert(
+    new_alerts: AlertsMaker, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a job that finished after the first call, then both alerts are sent."""
+    alerts = new_alerts({"events": ["job_finished"]})
+    deliveries, hooks = alerts.webhooks().deliveries, alerts.scenario.settings.webhooks
+    for _ in range(2):
+        alerts.succeed()
+        with monkeypatch.context() as patched:
+            patched.setattr("secrets.token_hex", lambda _bytes: "f00d")
+            deliveries.write_due(hooks, window=WINDOW)
+    assert deliveries.counts()["pending"] == 2
+    assert len({each.id for each in deliveries.all()}) == 2
+
+
+def test_taking_again_after_a_lost_reply_takes_the_same_delivery(
+    new_alerts: AlertsMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alerts = new_alerts({"events": ["job_finished"]})
+    deliveries = alerts.webhooks().deliveries
+    for _ in range(2):
+        alerts.succeed()
+    deliveries.write_due(alerts.scenario.settings.webhooks, window=WINDOW)
+    monkeypatch.setattr("secrets.token_hex", lambda _bytes: "f00d")
+    first, second = (deliveries.take(PARTITION, tries=3, skip=()) for _ in range(2))
+    assert first == second
+    assert first is not None
+    assert first.tries == 1
 
 
 @pytest.mark.parametrize("reason", ["budget_tokens", "per_skill_loop_cap"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.jobs import answer, make_job, passed
-from support.ledger_scenario import Scenario
+from support.ledger_scenario import Scenario, ScenarioMaker
 from support.settlements import retries_immediately, succeeds
 
 from mulligan.tasks.ports.ledger import (
@@ -16,6 +16,7 @@ from mulligan.tasks.ports.ledger import (
     Publication,
     Submission,
 )
+from mulligan.workers.ledger import keys
 
 
 @pytest.fixture
@@ -302,6 +303,29 @@ def test_a_pause_affects_only_its_queue_or_task_type(scenario: Scenario) -> None
     scenario.ledger.resume("queue:repair")
     assert scenario.ledger.paused() == ["task_type:translate"]
     assert scenario.swept_entries() == {f"a:{job_id}/2"}
+
+
+def test_every_partition_follows_the_pauses_of_the_first(new_scenario: ScenarioMaker) -> None:
+    """Given commands that reached some partitions only, then the sweep finishes them."""
+    scenario = new_scenario(partitions=3)
+    ledger, prefixes = scenario.ledger, keys.partition_prefixes(scenario.settings.key_prefix, 3)
+    ledger.calls.run("HSET", keys.paused(prefixes[0]), "queue:attempt", 1)
+    ledger.calls.run("HSET", keys.paused(prefixes[2]), "queue:repair", 2)
+    scenario.sweep()
+    for prefix in prefixes:
+        assert ledger.calls.run("HGETALL", keys.paused(prefix)) == {"queue:attempt": "1"}
+    assert ledger.paused() == ["queue:attempt"]
+    assert ledger.resume("queue:attempt")
+    assert not ledger.resume("queue:attempt")
+
+
+def test_a_pause_that_is_newer_than_what_the_sweep_read_is_kept(new_scenario: ScenarioMaker) -> None:
+    scenario = new_scenario(partitions=2)
+    ledger, prefixes = scenario.ledger, keys.partition_prefixes(scenario.settings.key_prefix, 2)
+    ledger.pause("queue:attempt")
+    seen = {"queue:attempt": "of an earlier pause", "queue:verify": "ended meanwhile"}
+    ledger.calls.one("copy_pauses", prefixes[1], seen=seen, pauses={"queue:verify": "new"})
+    assert ledger.calls.run("HKEYS", keys.paused(prefixes[1])) == ["queue:attempt"]
 
 
 def test_a_late_stamp_does_not_release_parked_work(scenario: Scenario) -> None:

@@ -1,9 +1,11 @@
 -- Find what webhooks subscribe to and write the deliveries in the same step, so that a crash
 -- neither loses nor doubles an alert. One per group and window, with the count since the last one.
-local ALERTS = P .. 'alerts'          -- hash: the last event and group read
+local ALERTS = P .. 'alerts'          -- hash: the last event and group read, the last call
 local DUE = P .. 'alerts:due'         -- zset: `g:<signature>` and `b:<provider>` by time to alert
 local tag = string.match(P, '{(.-)}')
-local written = 0
+-- A repeated call, whose first answer was lost, goes on counting, so that no id is used twice.
+local before = redis.call('HMGET', ALERTS, 'token', 'written')
+local written = before[1] == R.token and tonumber(before[2]) or 0
 
 local function deliver(hook, name, count, about)
   written = written + 1
@@ -55,10 +57,9 @@ end
 -- The overlap allows for a clock that was set back.
 local looked = tonumber(redis.call('HGET', ALERTS, 'looked') or '0') - 60000
 for _, signature in ipairs(redis.call('ZRANGEBYSCORE', P .. 'groups', looked, '+inf')) do
-  local group = redis.call('HMGET', P .. 'group:' .. signature, 'since_alert', 'alerted_at',
-    'muted_until')
+  local group = redis.call('HMGET', P .. 'group:' .. signature, 'since_alert', 'alerted_at')
   if tonumber(group[1] or '0') > 0 then
-    redis.call('ZADD', DUE, due_at(group[2], group[3]), 'g:' .. signature)
+    redis.call('ZADD', DUE, due_at(group[2], R.muted[signature]), 'g:' .. signature)
   end
 end
 
@@ -104,7 +105,7 @@ local function send_due(member, key)
   for i = 1, #flat, 2 do raw[flat[i]] = flat[i + 1] end
   local count = tonumber(raw.since_alert or '0')
   if count == 0 then return redis.call('ZREM', DUE, member) end
-  local at = due_at(raw.alerted_at, raw.muted_until)
+  local at = due_at(raw.alerted_at, R.muted[raw.signature or ''])
   if at > NOW then return redis.call('ZADD', DUE, at, member) end
   local sent
   if raw.provider then
@@ -129,4 +130,5 @@ local waiting = redis.call('ZCARD', P .. 'deliveries') -- of an earlier release
 for _, hook in ipairs(redis.call('SMEMBERS', P .. 'deliveries:hooks')) do
   waiting = waiting + redis.call('ZCOUNT', P .. 'deliveries:due:' .. hook, '-inf', NOW)
 end
+redis.call('HSET', ALERTS, 'token', R.token, 'written', written)
 return { written, waiting, more }

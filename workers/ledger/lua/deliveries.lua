@@ -66,6 +66,10 @@ end
 -- Takes the delivery that has waited longest, of the webhooks that are not held back. A try counts
 -- when it begins, so that a delivery that always kills its sender ends, too.
 local function take()
+  local taken = redis.call('GET', P .. 'deliveries:taken:' .. R.token)
+  if taken and redis.call('HGET', key_of(taken), 'token') == R.token then
+    return redis.call('HGETALL', key_of(taken)) -- a repeated call, whose first answer was lost
+  end
   trim()
   move_old_index()
   local hooks = redis.call('SMEMBERS', HOOKS)
@@ -82,6 +86,7 @@ local function take()
   if not chosen then return {} end
   redis.call('HINCRBY', key_of(chosen), 'tries', 1)
   redis.call('HSET', key_of(chosen), 'token', R.token)
+  redis.call('SET', P .. 'deliveries:taken:' .. R.token, chosen, 'PX', int(R.lease_ms))
   wait_until(chosen, waits, NOW + R.lease_ms)
   return redis.call('HGETALL', key_of(chosen))
 end

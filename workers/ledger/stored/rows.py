@@ -342,7 +342,8 @@ def read_escalation(escalation_id: str, raw: Mapping[str, str]) -> Escalation:
     )
 
 
-def read_group(raw: Mapping[str, str]) -> EscalationGroup:
+def read_group(raw: Mapping[str, str], muted: Mapping[str, str]) -> EscalationGroup:
+    """Return a partition's part of a group. ``muted``: by signature, until when."""
     return EscalationGroup(
         signature=raw["signature"],
         reason=raw["reason"],
@@ -355,7 +356,7 @@ def read_group(raw: Mapping[str, str]) -> EscalationGroup:
         total=int(raw["total"]),
         first_at=_seconds(raw, "first_at") or 0.0,
         last_at=_seconds(raw, "last_at") or 0.0,
-        muted_until=_seconds(raw, "muted_until"),
+        muted_until=_seconds(muted, raw["signature"]),
         alerted_at=_seconds(raw, "alerted_at"),
     )
 
@@ -379,7 +380,6 @@ def merge_groups(one: EscalationGroup, other: EscalationGroup) -> EscalationGrou
         open=one.open + other.open,
         total=one.total + other.total,
         first_at=min(one.first_at, other.first_at),
-        muted_until=max(one.muted_until or 0, other.muted_until or 0) or None,
         alerted_at=max(one.alerted_at or 0, other.alerted_at or 0) or None,
     )
 
