@@ -133,9 +133,7 @@ class World:
         def thread() -> int:
             return id(getcurrent())
 
-        return Clock(
-            now=now, monotonic=now, boottime=now, sleep=sleep, wait=wait, thread=thread
-        )
+        return Clock(now=now, monotonic=now, boottime=now, sleep=sleep, wait=wait, thread=thread)
 
     @contextmanager
     def handling(self, process: Process, entry: Entry) -> Iterator[None]:

@@ -319,7 +319,9 @@ def test_every_partition_follows_the_pauses_of_the_first(new_scenario: ScenarioM
     assert not ledger.resume("queue:attempt")
 
 
-def test_a_pause_that_is_newer_than_what_the_sweep_read_is_kept(new_scenario: ScenarioMaker) -> None:
+def test_a_pause_that_is_newer_than_what_the_sweep_read_is_kept(
+    new_scenario: ScenarioMaker,
+) -> None:
     scenario = new_scenario(partitions=2)
     ledger, prefixes = scenario.ledger, keys.partition_prefixes(scenario.settings.key_prefix, 2)
     ledger.pause("queue:attempt")
