@@ -353,3 +353,40 @@ def test_a_delayed_verification_is_parked_behind_the_provider_it_asks(scenario: 
     assert scenario.swept_entries("attempt") == set()
     scenario.ledger.resume("provider:api")
     assert scenario.swept_entries() == {f"c:{job_id}:1:1"}
+
+
+# -- the share of a release ------------------------------------------------------------------------
+
+
+def test_a_limit_grows_no_further_than_the_fleet_uses_it(scenario: Scenario) -> None:
+    """Given a backlog and workers that run 8 calls at once, then the limit stays near 8: entries
+    that were released and not claimed are no calls."""
+    ledger = scenario.ledger
+    running = [start_call(ledger, "api") for _ in range(8)]
+    for _ in range(200):
+        submit(scenario, labels={})
+    released: list[str] = []
+    for _ in range(100):
+        released += answer_call(ledger, running.pop(0))
+        claim = ask(ledger, Entry.parse(released.pop(0)).job_id, "api")
+        assert isinstance(claim, Claim)
+        running.append(claim)
+    assert ledger.breakers.all()["api"].limit <= 2 * 8 + 1
+
+
+def test_released_entries_do_not_take_every_worker_from_others(scenario: Scenario) -> None:
+    """Given a provider whose calls are all that runs, then what it releases queues like new work;
+    once others have most of the workers, its entries go to the front, to keep its slots filled."""
+    ledger = scenario.ledger
+    ledger.limit_providers(lambda: {"api": 2})
+    calls = [start_call(ledger, "api", priority=5) for _ in range(2)]
+    for _ in range(2):
+        assert submit(scenario, labels={}, priority=5).publication is None
+    stored = ledger.store_output(calls[0].lease, answer())
+    assert not isinstance(stored, ClaimRefused)
+    assert [each.priority for each in stored] == [5]
+    for _ in range(4):
+        start_call(ledger, "other")
+    stored = ledger.store_output(calls[1].lease, answer())
+    assert not isinstance(stored, ClaimRefused)
+    assert [each.priority for each in stored] == [0]

@@ -103,7 +103,7 @@ def test_settling_releases_the_first_waiting_attempt(new_scenario: ScenarioMaker
     assert scenario.swept_entries("attempt") == set()
     for job_id in jobs:
         published = settle(scenario, claim)
-        assert published == [Publication(Entry("attempt", job_id, 1), "attempt", 0)]
+        assert published == [Publication(Entry("attempt", job_id, 1), "attempt", 3)]
         claim = scenario.claim(job_id)
     assert settle(scenario, claim) == []
 
@@ -175,7 +175,7 @@ def test_a_delayed_retry_frees_its_slot(new_scenario: ScenarioMaker) -> None:
     scenario = with_one_slot(new_scenario)
     claim, jobs = parked(scenario, 1)
     published = scenario.ledger.settle(claim.lease, retries_by_policy(claim, delay=50))
-    assert published == [Publication(Entry("attempt", jobs[0], 1), "attempt", 0)]
+    assert published == [Publication(Entry("attempt", jobs[0], 1), "attempt", 3)]
 
 
 def test_a_cancelled_job_waiting_for_a_quota_is_skipped(new_scenario: ScenarioMaker) -> None:

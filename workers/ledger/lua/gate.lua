@@ -65,6 +65,8 @@ local function grow(provider, gate)
   -- Most answers come while there is room; counting without expired reservations takes longer.
   if redis.call('ZCARD', active_key(reason)) < limit or slots_taken(reason) < limit then return false end
   if provider_limit(provider, gate.limit + 1) <= limit then return false end
+  -- Reservations use the limit up, too, but workers that do not claim them need no higher one.
+  if 2 * leased_calls(provider) < limit then return false end
   if gate.ceiling then
     local held = NOW < gate.ceiling_until
     if held and gate.limit + 1 >= gate.ceiling then return false end

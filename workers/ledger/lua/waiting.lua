@@ -208,6 +208,7 @@ end
 -- Puts an entry that has no slots behind a reason, outside the outbox.
 local function put_behind(entry, behind, why, at_front)
   local kind, id, n = parse_entry(entry)
+  leave_parking(entry)
   redis.call('SADD', P .. 'parked', behind)
   redis.call('ZADD', parked_key(behind), place_of(kind, id, n, at_front), entry)
   redis.call('HSET', P .. 'parked_behind', entry, behind)
@@ -275,8 +276,15 @@ local function show_verifying(id)
   if redis.call('HGET', job_key(id), 'state') == 'waiting' then set_state(id, 'waiting', 'running') end
 end
 
+-- Whether at most half of the work that runs here is behind a reason, with one more. Its slots must not
+-- stay empty because others have a long queue, but it must not take every worker from them, either.
+local function has_small_share(reason)
+  return 2 * (redis.call('ZCARD', active_key(reason)) + 1) <= redis.call('ZCARD', P .. 'leases')
+end
+
 -- Releases parked entries while their reason has capacity, at most `most`. An entry for which a slot
--- is reserved goes to the front of its queue. One that another reason holds back moves behind that.
+-- is reserved goes to the front of its queue, if its reason has a small share of the work. One that
+-- another reason holds back moves behind that.
 local function release_behind(reason, most)
   for done = 1, most do
     local free = capacity(reason)
@@ -287,8 +295,8 @@ local function release_behind(reason, most)
     if behind then
       park(entry, behind, why)
     else
+      if free and has_small_share(reason) then e.priority = 0 end
       take_slots(entry, gates, NOW + RESERVED_MS)
-      if free then e.priority = 0 end
       hand_out(entry, e.queue, e.priority)
       RELEASED[#RELEASED + 1] = publication(entry, e)
       local kind, id = parse_entry(entry)
