@@ -67,7 +67,7 @@ def test_a_refusal_shows_until_when_the_provider_asked_to_wait(context: ConsoleC
 
 
 def test_an_open_breaker_is_listed(context: ConsoleContext) -> None:
-    open_breaker(context.ledger, "other.example")
+    open_breaker(context.ledger, "other.example", retry_after=300)
     _, row = get_json(client_of(context), "/api/providers")["providers"]
     assert (row["state"], row["faults"], row["last_fault"]) == ("open", 5, "answered 503")
     assert row["text"].startswith("failed 5 times in a row, next try at ")
@@ -82,7 +82,7 @@ def test_a_person_s_pause_is_told_from_the_provider_s(context: ConsoleContext) -
 def test_a_job_of_a_paused_provider_is_promised_no_next_try(context: ConsoleContext) -> None:
     """Given a job that waited for an open breaker before a person paused its provider."""
     other = "other.example"
-    open_breaker(context.ledger, other)
+    open_breaker(context.ledger, other, retry_after=300)
     job_id = submit_for(context.ledger, f"of-{other}")
     assert isinstance(ask(context.ledger, job_id, other), ClaimRefused)
     browser = client_of(context)

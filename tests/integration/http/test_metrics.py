@@ -75,7 +75,7 @@ def test_attempts_jobs_and_cycles_are_counted(context: ConsoleContext) -> None:
 def test_every_metric_is_exported(context: ConsoleContext) -> None:
     """Given an open breaker, a worker and a pause, without which their metrics are absent."""
     run_jobs(context, scripted(GOOD))
-    open_breaker(context.ledger, "openai-eu")
+    open_breaker(context.ledger, "openai-eu", retry_after=300)
     Fold(context.ledger).run()
     context.ledger.pause("task_type:slow")
     beat = Beat(name="a@h", pool="a", host="h", pid=1, slots=8, active=3, round_trips=7)

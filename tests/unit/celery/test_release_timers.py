@@ -58,7 +58,7 @@ def test_what_waits_is_released_and_published_after_the_pause() -> None:
 def test_a_burst_of_refusals_releases_once_after_the_last_pause() -> None:
     ledger = _Ledger()
     found = timers(ledger, [])
-    for seconds in (0.01, 0.05, 0.1):
+    for seconds in (0.5, 0.6, 0.7):
         found.start("p00-1", "api", seconds)
     wait_until_idle()
     assert len(ledger.asked) == 1
