@@ -40,7 +40,7 @@ COMMANDS: tuple[Command | Group, ...] = (
         (
             Command(
                 "list",
-                "List the queues, what is paused and what is parked.",
+                "List the queues, what is paused and what waits.",
                 "commands.queue:list_queues",
             ),
             Command("pause", "Pause a queue, a task type or a provider.", "commands.queue:pause"),

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from celery import Celery
 
+from mulligan.console.reports.providers import visible_parked
 from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.jobs.sweep_health import sweep_health
 from mulligan.policies.suggestions import nearest_name
@@ -27,6 +28,7 @@ from mulligan.workers.local.home_server import choose_server
 from mulligan.workers.local.server_binary import OLDEST, find_server
 from mulligan.workers.runners.local_state import INSTALL, model_path
 from mulligan.workers.runners.runner_registry import RunnerRegistry
+from mulligan.workers.services import Services
 from mulligan.workers.settings.config_file import OTHER_VARIABLES, config_path
 from mulligan.workers.settings.model import Settings
 
@@ -34,6 +36,9 @@ from mulligan.workers.settings.model import Settings
 _SILENCE = 3.0
 _LOW_DISK = 1_000_000_000
 _NO_DISK = 100_000_000
+#: Seconds after which waiting for a provider or a quota is a problem, as for the alert
+#: ProviderLimited.
+_LONG_WAIT = 900.0
 #: Seconds after which an unpublished entry is a problem.
 _LATE = 30.0
 
@@ -241,8 +246,28 @@ def _outbox(ledger: RedisLedger) -> Check:
         return warn("outbox", f"an entry has waited {duration(oldest)} to be published", fix)
     if quarantined := ledger.quarantine.count():
         said = f"{counted(quarantined, 'entry', 'entries')} quarantined: not sent or not readable"
-        return warn("outbox", said, "see `mulligan outbox list`")
+        fix = "`mulligan outbox list` says why; then `mulligan outbox retry --all`, or drop them"
+        return warn("outbox", said, fix)
     return ok("outbox", "empty")
+
+
+def check_parked(services: Services) -> Iterator[Check]:
+    """Report work that waits for something that is paused or fails, or that waits for long."""
+    paused, known = services.ledger.paused(), services.ledger.breakers.all()
+    for each in visible_parked(services, tenant=None):
+        kind, _, name = each.reason.partition(":")
+        provider = known.get(name) if kind == "provider" else None
+        if each.reason in paused:
+            fix = f"`mulligan queue resume {each.reason}`"
+        elif provider is not None and provider.failing:
+            fix = f"`mulligan queue resume {each.reason}` tries it now; see `mulligan providers`"
+        elif each.oldest_seconds < _LONG_WAIT:
+            continue
+        elif kind == "quota":
+            fix = "raise the quota of this tenant (`quotas`), or wait for its jobs to end"
+        else:
+            fix = "see `mulligan providers` and the runbook, section Provider limited"
+        yield warn("waiting", str(each), fix)
 
 
 def _releases(ledger: RedisLedger) -> Check:
@@ -253,7 +278,11 @@ def _releases(ledger: RedisLedger) -> Check:
     waiting = ledger.waiting_for("version")
     if waiting.count:
         said = f"waiting for workers of a later version: {waiting}; running: {shown or 'none'}"
-        return warn("versions", said, "start workers of the later version, or cancel these jobs")
+        fix = (
+            "start workers of the later version, or cancel these jobs:"
+            " `mulligan jobs list --state waiting`, `mulligan jobs cancel ID`"
+        )
+        return warn("versions", said, fix)
     if len(running) > 1:
         return warn("versions", shown, "finish the upgrade: restart the older workers")
     return ok("versions", shown or "no worker has reported its version yet")

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.progress import TimeRemainingColumn as Remaining
 
 from mulligan.console.cli.backend import CliBackend, open_ledger_backend
+from mulligan.console.cli.confirmation import confirm
 from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.output import screen
 from mulligan.console.reports.escalation_document import SHOWN, bulk_document, dry_run_document
@@ -30,7 +31,6 @@ from mulligan.tasks.escalations.end_escalations import (
     run_bulk_action,
     select,
 )
-from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Escalation
 from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions
 
@@ -71,8 +71,10 @@ def end(request: EndRequest) -> None:
         if request.dry_run:
             _print_dry_run(request, chosen)
             return
-        if chosen:
-            _confirm(request, chosen)
+        if chosen and not request.yes:
+            what = f"{request.verb} {counted(len(chosen), 'job')}"
+            hint = ", or --dry-run to see which"
+            confirm(what, hint=hint, show=lambda: _show(chosen, screen.note))
         bulks = backend.ledger.bulk_actions
         ids = [each.id for each in chosen]
         bulk = bulks.create(request.action, request.which, ids, per_second=request.per_second)
@@ -102,22 +104,6 @@ def _show(chosen: Sequence[Escalation], say: Callable[[str], None]) -> None:
     if len(chosen) > SHOWN:
         say(f"  and {len(chosen) - SHOWN:,} more")
     say(f"  total: {shares(dry_run_document(chosen)['task_types'])}")
-
-
-def _confirm(request: EndRequest, chosen: Sequence[Escalation]) -> None:
-    """Ask for confirmation, unless --yes was passed. Refuse where there is no terminal."""
-    what = f"{request.verb} {counted(len(chosen), 'job')}"
-    if request.yes:
-        return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise BadInput(
-            f"this would {what}. No terminal to confirm on. Pass --yes, or --dry-run to see"
-            " which. Nothing was changed."
-        )
-    _show(chosen, screen.note)
-    if not typer.confirm(f"{what}?", default=False, err=True):
-        screen.note("nothing was changed")
-        raise typer.Exit(int(ExitCode.SOME_FAILED))
 
 
 # -- progress --------------------------------------------------------------------------------------

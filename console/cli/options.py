@@ -12,3 +12,4 @@ Timeout = Annotated[float | None, typer.Option(help="Seconds to wait.", min=0.1)
 By = Annotated[
     str | None, typer.Option("--by", help="Your name for the record (default: user@host).")
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]

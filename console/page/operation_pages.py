@@ -1,4 +1,4 @@
-"""The page of operations: queues, providers and pauses."""
+"""The page of operations: queues, providers, quarantined entries and pauses."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from mulligan.workers.celery.broker.queues import JOB_QUEUES
 
 #: The task types of this window are listed.
 _WINDOW = "24h"
+#: Maximum quarantined entries to show, the newest.
+_ENTRIES = 50
 
 
 def add(router: APIRouter, context: ConsoleContext) -> None:
@@ -25,6 +27,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
         figures = overview(
             context.services, context.app, window=_WINDOW, tenant=caller.tenant, bound=bound
         )
+        quarantined = context.ledger.quarantine.entries(limit=_ENTRIES, tenant=caller.tenant)
         return page(
             request,
             "operations.html",
@@ -34,6 +37,8 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             o=figures,
             pausable=JOB_QUEUES,
             task_types=sorted({*figures.task_types, *_paused(figures, "task_type")}),
+            quarantined=quarantined,
+            quarantined_total=len(quarantined) if bound else context.ledger.quarantine.count(),
             workers=[] if bound else context.ledger.beats.live(now=figures.at),
         )
 

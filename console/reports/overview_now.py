@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from mulligan.tasks.escalations.end_escalations import list_groups
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.celery.broker.queue_depth import QueueDepth, waiting
 from mulligan.workers.celery.broker.queues import CONTROL_QUEUE, QUEUES, REQUIRED_QUEUES, main_queue
-from mulligan.workers.ledger.stores.beats import Beat
+from mulligan.workers.ledger.stores.beats import STALE, Beat
 from mulligan.workers.services import Services
 
 if TYPE_CHECKING:
@@ -50,11 +51,18 @@ class CurrentState:
     quarantined: int = 0
     #: Why the ledger stores nothing now.
     refused: str | None = None
+    #: Seconds since which the ledger answers.
+    answering_for: float = math.inf
     sweep_age: float | None = None
     sweep: SweepHealth = "down"
     fold_lag: float = 0.0
     #: Tenant → tokens used today, for tenants with a quota.
     spent: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def settling(self) -> bool:
+        """Whether a running worker may have had no time to report since the ledger is back."""
+        return self.answering_for < STALE
 
     @property
     def oldest_seconds(self) -> float | None:
@@ -86,6 +94,7 @@ def read_current_state(
         quarantined=0 if bound else ledger.quarantine.count(),
         dead_webhooks=0 if bound else services.webhooks.deliveries.counts()["dead"],
         refused=str(refused) if refused is not None else None,
+        answering_for=ledger.answering_for(),
         sweep_age=sweep_age,
         sweep=sweep_health(sweep_age, interval=services.settings.sweep_interval),
         fold_lag=services.figures.lag(now=now),
@@ -117,6 +126,7 @@ def health_of(now: CurrentState) -> Health:
         state="down" if down else "degraded" if degraded else "ok",
         reasons=(*down, *degraded),
         workers=len(now.beats),
+        settling=now.settling,
         breakers_open=sum(breaker.failing for breaker in now.breakers.values()),
     )
 
@@ -127,20 +137,25 @@ def _down(now: CurrentState) -> list[str]:
         reasons.append(now.refused)
     if now.queues is None:
         reasons.append("the broker cannot be reached")
-    if not now.beats:
-        reasons.append("no workers are running")
-    if now.sweep_age is None:
+    if not now.beats and not now.settling:
+        reasons.append(f"no worker has reported for {duration(STALE)}: start workers")
+    if now.sweep_age is None and not now.settling:
         reasons.append("the sweep has never run: start a control worker")
-    elif now.beats and now.sweep == "down":
+    elif now.sweep_age is not None and now.beats and now.sweep == "down":
         reasons.append(f"no sweep for {duration(now.sweep_age)}: delayed work is not started")
     return reasons
 
 
 def _degraded(now: CurrentState) -> list[str]:
     served = {queue for beat in now.beats for queue in beat.queues}
+    unserved = [queue for queue in REQUIRED_QUEUES if queue not in served]
     reasons = []
-    if now.beats:
-        reasons += [f"no worker serves {queue}" for queue in REQUIRED_QUEUES if queue not in served]
+    if now.settling and unserved:
+        which = f"no worker for {', '.join(unserved)}" if now.beats else "no worker"
+        back = duration(now.answering_for)
+        reasons.append(f"the ledger has answered for only {back}, and {which} has reported yet")
+    elif now.beats:
+        reasons += [f"no worker serves {queue}" for queue in unserved]
     waiting = [beat for beat in now.beats if beat.waiting]
     if waiting:
         who = counted(len(waiting), "worker")

@@ -20,6 +20,8 @@ class Health:
     #: One line each, the worst first.
     reasons: tuple[str, ...] = ()
     workers: int = 0
+    #: Whether workers may run that had no time to report: the ledger is back since seconds.
+    settling: bool = False
     breakers_open: int = 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mulligan.console.reports.visibility import visible_breakers, visible_pauses
+from mulligan.policies.figures.format import duration
 from mulligan.policies.figures.waiting_words import provider_words, waiting_words
 from mulligan.policies.jobs.breaker import Breaker, BreakerState
 from mulligan.tasks.ports.ledger import JobView
@@ -54,6 +55,10 @@ class ParkedWork:
     entries: int
     #: How long the first of them has waited.
     oldest_seconds: float
+
+    def __str__(self) -> str:
+        waits = "entry waits" if self.entries == 1 else "entries wait"
+        return f"{self.entries:,} {waits} (longest {duration(self.oldest_seconds)}) for {self.text}"
 
 
 def provider_rows(services: Services, tenant: str | None) -> list[ProviderRow]:

@@ -17,7 +17,7 @@ _BATCH = 100
 
 
 def _log_unreachable(error: BrokerAway) -> None:
-    log.warning("The broker takes no messages (%s); the sweep will publish.", error)
+    log.warning("The broker takes no messages (%s); the sweep sends them later.", error)
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Publisher:
             except (BrokerAway, LedgerUnavailable):
                 raise
             except Exception as error:  # the class of it says nothing about which message it was
-                log.warning("A batch could not be sent (%s); sending its messages alone.", error)
+                log.warning("A batch could not be sent (%s); sending one by one.", error)
             else:
                 self._note_sent(batch, result)
                 return
@@ -76,7 +76,11 @@ class Publisher:
             except (BrokerAway, LedgerUnavailable):
                 raise
             except LeftForOthers as error:
-                log.info("The entry %s is left for others: %s", publication.entry, error)
+                log.info(
+                    "The entry %s is left to workers of a later version: %s",
+                    publication.entry,
+                    error,
+                )
             except Exception as error:
                 result.failed[publication.entry] = _describe(error)
             else:
@@ -94,7 +98,10 @@ class Publisher:
             if result.failed:
                 self._count_failures(result.failed)
         except LedgerUnavailable as error:
-            log.warning("Messages were sent but not stamped (%s); the sweep repeats them.", error)
+            log.warning(
+                "Messages were sent, but not marked as sent (%s); the sweep sends them again.",
+                error,
+            )
 
     def _count_failures(self, failed: dict[Entry, str]) -> None:
         quarantined = set(self.ledger.fail(failed))

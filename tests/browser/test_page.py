@@ -11,6 +11,9 @@ import stage
 from browsing import ARTIFACTS, Scene, Tab
 from playwright.sync_api import Page, expect
 from ruamel.yaml import YAML
+from support.provider_calls import submit_for
+
+from mulligan.tasks.ports.ledger import Entry
 
 
 def mark(page: Page) -> None:
@@ -170,6 +173,23 @@ def test_a_provider_is_paused_on_the_operations_page(scene: Scene, tab: Tab) -> 
     expect_notice(page, "openai-eu paused")
     page.get_by_role("button", name="Resume openai-eu").click()
     expect_notice(page, "openai-eu resumed")
+
+
+def test_a_quarantined_entry_is_dropped_after_a_confirmation(scene: Scene, tab: Tab) -> None:
+    ledger = scene.fleet.ledger
+    entry = Entry("attempt", submit_for(ledger, "of-nobody"), 1)
+    for _ in range(ledger.settings.publish_tries):
+        ledger.fail({entry: "<b>WRONGTYPE</b> of a key"})
+    page = tab(f"{scene.url}/operations")
+    row = page.get_by_role("row", name=str(entry))
+    expect(row).to_contain_text("<b>WRONGTYPE</b> of a key")
+    row.get_by_role("button", name="Drop").click()
+    page.get_by_role("button", name="Close").click()
+    expect(row).to_have_count(1)
+    row.get_by_role("button", name="Drop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Drop").click()
+    expect_notice(page, f"{entry} dropped")
+    expect(row).to_have_count(0)
 
 
 def test_an_unlisted_name_can_be_paused(scene: Scene, tab: Tab) -> None:

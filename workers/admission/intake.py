@@ -73,7 +73,7 @@ def check_job(
     found += contract_problems(job, verifiers.models)
     if not found:
         found += _time_problems(job, resolved, settings, runners, verifiers)
-    found += _check_on_done(job, settings)
+    found += outcome_problems(job, settings)
     if job.workspace is not None:
         found += _check_workspace(job.workspace, settings, local_paths=local_paths)
     return found
@@ -109,10 +109,11 @@ def outcome_problem(on_done: OnDone, settings: Settings) -> str | None:
     target = f"{on_done.task}@{on_done.queue}"
     if settings.allow_inline or any(fnmatchcase(target, each) for each in settings.on_done):
         return None
-    return f"{target} may not be sent to: add it to on_done of mulligan.toml (task@queue)"
+    return f"outcomes may not go to {target}: add it to on_done of mulligan.toml"
 
 
-def _check_on_done(job: Job, settings: Settings) -> list[Problem]:
+def outcome_problems(job: Job, settings: Settings) -> list[Problem]:
+    """Find whether a job's `on_done` is not allowed."""
     message = job.on_done and outcome_problem(job.on_done, settings)
     return [Problem.at("on_done", message, "not_allowed")] if message else []
 

@@ -27,6 +27,7 @@ from mulligan.workers.celery.broker.queues import (
     ATTEMPT_QUEUE,
     CONTROL_QUEUE,
     EDIT_QUEUE,
+    NO_BROKER,
     QUEUES,
     SUBMIT_QUEUE,
     edit_queue,
@@ -116,7 +117,7 @@ def _connect_signals(
         if instance.app is not app:
             return
         if process.settings.broker_url is None:
-            log.critical("No broker: set MULLIGAN_BROKER_URL, or broker_url in mulligan.toml.")
+            log.critical(NO_BROKER)
             raise SystemExit(2)
         # The workers of `control` need no beat. As a process of its own (-B) it would outlive a
         # worker that is killed.

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mulligan.tasks.ports.ledger import Entry
-from mulligan.workers.celery.broker.queues import REPAIR_QUEUE
+from mulligan.workers.celery.broker.queues import NO_BROKER, REPAIR_QUEUE
+from mulligan.workers.settings.model import load_settings
 
 #: A task's `Request`, as text, so that a producer need not import a worker.
 REDACTED = "mulligan.workers.celery.redacted_request:RedactedRequest"
@@ -31,6 +32,15 @@ def format_task(task: Any) -> Any:
         if isinstance(text, str):
             setattr(task, name, shorten(text))
     return task
+
+
+def require_broker() -> None:
+    """End a Flower that has no broker: it would show an empty one in its own memory.
+
+    For flowerconfig.py of `-A mulligan.workers.app`.
+    """
+    if load_settings().broker_url is None:
+        raise SystemExit(f"Flower cannot start. {NO_BROKER}")
 
 
 def shorten(text: str) -> str:

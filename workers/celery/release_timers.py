@@ -62,4 +62,4 @@ class ReleaseTimers:
         try:
             self._publish(self._ledger.release(job_id, place[1]))
         except MulliganError as error:
-            log.info("Left to the sweep what waits for %s: %s", place[1], error)
+            log.info("The next sweep releases what waits for %s: %s", place[1], error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,14 @@ class StatusReads(Partitioned):
         """Return the Redis server's INFO."""
         info: Mapping[str, Any] = self.calls.run("INFO")
         return info
+
+    def answering_for(self) -> float:
+        """Return the seconds since which the ledger answers, as far as it and this process know.
+
+        Redis knows when it was started. This process knows when one of its calls had to wait.
+        """
+        started = self.calls.run("INFO", "server").get("uptime_in_seconds", math.inf)
+        return min(float(started), self.calls.waits.seconds_since())
 
     def write_problem(self) -> LedgerUnavailable | None:
         """Return why Redis would not store anything now; None if it would. Changes nothing."""

@@ -88,7 +88,10 @@ class LocalWorkers:
         try:
             self._context.ledger.stamp([publication.entry for publication in taken])
         except LedgerUnavailable as error:
-            log.warning("Entries are queued but not stamped (%s); the sweep repeats them.", error)
+            log.warning(
+                "Entries are queued, but not marked as sent (%s); the sweep queues them again.",
+                error,
+            )
 
     def start(self) -> None:
         """Start without a publication, to work on what an earlier process left behind."""

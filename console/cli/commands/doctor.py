@@ -13,6 +13,7 @@ from mulligan.console.cli.doctor_checks import (
     check_embedded,
     check_host,
     check_ledger,
+    check_parked,
     check_workers,
     fail,
     ok,
@@ -81,6 +82,7 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
             else:
                 yield ok("ledger", without_password(found.ledger or ""))
             yield from check_ledger(backend.ledger, found, expected=expected)
+            yield from check_parked(backend.services)
             with backend.app.connection_for_read() as connection:
                 connection.ensure_connection(max_retries=1, timeout=3)
             yield ok("broker", without_password(found.broker_url or ""))

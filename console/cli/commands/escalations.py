@@ -10,7 +10,7 @@ import typer
 
 from mulligan.console.cli.end_escalations import EndRequest, end, shares, who
 from mulligan.console.cli.open_ledgers import open_located_ledger
-from mulligan.console.cli.options import By, Json
+from mulligan.console.cli.options import By, Json, Yes
 from mulligan.console.cli.output import screen
 from mulligan.console.reports.escalation_document import escalation_document, group_document
 from mulligan.policies.escalations.alerts import runbook_link
@@ -51,7 +51,6 @@ PerSecond = Annotated[
     float, typer.Option("--per-second", help="Maximum per second.", min=0.1, max=1000)
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 # -- listing ---------------------------------------------------------------------------------------

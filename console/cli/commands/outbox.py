@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
+from mulligan.console.cli.confirmation import confirm
 from mulligan.console.cli.end_escalations import who
 from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.open_ledgers import open_located_ledger
-from mulligan.console.cli.options import By, Json
+from mulligan.console.cli.options import By, Json, Yes
 from mulligan.console.cli.output import screen
 from mulligan.policies.figures.format import counted, minute
 from mulligan.tasks.ports.errors import BadInput
@@ -18,7 +18,7 @@ from mulligan.workers.settings.model import load_settings
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Ids of quarantined entries.")]
 All = Annotated[bool, typer.Option("--all", help="All quarantined entries.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+_NONE = "no entries are quarantined"
 
 
 def list_entries(
@@ -35,11 +35,11 @@ def list_entries(
     for each in found:
         where = f" to {each.queue}" if each.queue else ""
         screen.say(f"{each.id}{where}  {each.reason}  {minute(each.at)}  failures: {each.failures}")
-        screen.say(f"  {each.error}")
+        screen.say(f"  {' '.join(each.error.split())}")
     if total > len(found):
         screen.say(f"and {total - len(found):,} more")
     if not total:
-        screen.say("no entries are quarantined")
+        screen.say(_NONE)
 
 
 def retry(ids: Ids = None, all_: All = False, by: By = None, json: Json = False) -> None:
@@ -62,19 +62,12 @@ def drop(
     """
     _check(ids, all_)
     with open_located_ledger(load_settings()) as ledger:
-        if not yes:
-            _confirm(ledger.quarantine.count() if ids is None else len(ids))
+        found = ledger.quarantine.count(ids)
+        if found and not yes:
+            hint = "; `mulligan outbox list` shows them"
+            confirm(f"drop {counted(found, 'entry', 'entries')}", hint=hint)
         done = ledger.quarantine.drop(ids, by=by or who())
     _tell(done, ids, json, "dropped")
-
-
-def _confirm(count: int) -> None:
-    what = f"drop {counted(count, 'entry', 'entries')}"
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise BadInput(f"this would {what}. No terminal to confirm on. Pass --yes.")
-    if not typer.confirm(f"{what}?", default=False, err=True):
-        screen.note("nothing was changed")
-        raise typer.Exit(int(ExitCode.SOME_FAILED))
 
 
 def _check(ids: list[str] | None, all_: bool) -> None:
@@ -87,6 +80,8 @@ def _tell(done: list[str], asked: list[str] | None, json: bool, what: str) -> No
     if json:
         document: dict[str, Any] = {"entries": done, "not_changed": missing}
         screen.emit(document)
+    elif not done and not asked:
+        screen.say(_NONE)
     else:
         screen.say(f"{counted(len(done), 'entry', 'entries')} {what}")
         for each in missing:

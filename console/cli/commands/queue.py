@@ -11,7 +11,6 @@ from mulligan.console.cli.backend import CliBackend, open_ledger_backend
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.console.reports.providers import visible_parked
-from mulligan.policies.figures.format import counted, duration
 from mulligan.workers.celery.broker.queue_depth import depths
 from mulligan.workers.celery.broker.queues import JOB_QUEUES, QUEUES, pause_name
 
@@ -25,7 +24,7 @@ What = Annotated[
 
 
 def list_queues(json: Json = False) -> None:
-    """List the queues, what is paused and what is parked."""
+    """List the queues, what is paused and what waits."""
     with open_ledger_backend() as backend:
         paused = backend.ledger.paused()
         waiting = depths(backend.app, QUEUES)
@@ -41,9 +40,7 @@ def list_queues(json: Json = False) -> None:
         if not what.startswith("queue:"):
             screen.say(f"paused: {what}")
     for each in parked:
-        entries = counted(each.entries, "entry", "entries")
-        longest = f"longest wait {duration(each.oldest_seconds)}"
-        screen.say(f"waiting for {each.text}: {entries}, {longest}")
+        screen.say(str(each))
 
 
 def pause(what: What, json: Json = False) -> None:

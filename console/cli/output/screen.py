@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from shutil import which
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
+#: All control characters except tab and newline, and those that change the direction of a text.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 #: Without a terminal lines are not wrapped, and a table keeps all its columns.
 _WIDTH_WITHOUT_TERMINAL = 140
 
@@ -30,7 +35,25 @@ def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _WIDTH_WITHOUT_TERMINAL
     # Jobs' texts are printed here: no markup in brackets, no coloured numbers.
-    return Console(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
+    return _SafeConsole(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
+
+
+class _SafeConsole(Console):
+    """A console that shows control characters of texts instead of obeying them.
+
+    Answers, errors and names come from others: an escape sequence could rewrite the screen.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or not _CONTROL.search(segment.text):
+                yield segment
+            else:
+                yield Segment(
+                    _CONTROL.sub("\N{REPLACEMENT CHARACTER}", segment.text), segment.style
+                )
 
 
 def say(text: str = "", *, style: str | None = None) -> None:

@@ -248,7 +248,7 @@ def _check_refusal(refused: ClaimRefused) -> None:
             raise not_found("task with this token")
         case "newer":
             raise HttpError(
-                409, "newer_version", "a later version of mulligan wrote this task; report there"
+                409, "newer_version", "a later version wrote this task: report to its console"
             )
         case "finished":
             raise HttpError(409, "finished", "this task has already ended; see its job")

@@ -99,6 +99,7 @@ class _Metrics(Collector):
         active: Counter[str] = Counter()
         workers: Counter[str] = Counter()
         waiting: Counter[str] = Counter()
+        releases: Counter[str] = Counter()
         trips = CounterMetricFamily(
             "mulligan_ledger_round_trips", "Round trips to the ledger.", labels=["worker"]
         )
@@ -106,12 +107,14 @@ class _Metrics(Collector):
             slots[beat.pool] += beat.slots
             active[beat.pool] += beat.active
             workers[beat.pool] += 1
+            releases[beat.release] += 1
             trips.add_metric([beat.name], beat.round_trips)
             waiting[beat.pool] += beat.waiting
         trips.add_metric(["console"], ledger.round_trips)
         yield _labelled("slots", "Tasks that a pool can run at once.", "pool", slots)
         yield _labelled("active", "Tasks that a pool is running.", "pool", active)
         yield _labelled("workers", "Workers of a pool.", "pool", workers)
+        yield _labelled("worker_releases", "Workers of a release.", "release", releases)
         yield _labelled(
             "ledger_waiting", "Calls that have waited long for the ledger.", "pool", waiting
         )
@@ -146,6 +149,8 @@ class _Metrics(Collector):
     def _attention(self) -> Iterator[Metric]:
         """Yield what needs attention now or may need it soon."""
         ledger = self._context.ledger
+        later = ledger.waiting_for("version").count
+        yield _gauge("waiting_for_version", "Jobs that need workers of a later release.", later)
         quarantined = ledger.quarantine.count()
         yield _gauge("outbox_quarantined", "Entries that cannot be sent or read.", quarantined)
         groups = ledger.groups(limit=_GROUPS)

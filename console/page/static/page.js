@@ -88,7 +88,9 @@ async function runAction(button) {
   if (button.dataset.confirm && !(await confirmAction(button.dataset.confirm, button.textContent))) return;
   await busy([button], async () => {
     try {
-      await call(button.dataset.call, JSON.parse(button.dataset.body || "{}"), button.dataset.method);
+      const body = JSON.parse(button.dataset.body || "{}");
+      const answer = await call(button.dataset.call, body, button.dataset.method);
+      if (body.ids && answer.entries && !answer.entries.length) throw new Refusal("Not changed: it is no longer quarantined, or there is nothing left to send");
       if (button.dataset.then) return location.assign(button.dataset.then);
       notify(button.dataset.done);
       await refresh();

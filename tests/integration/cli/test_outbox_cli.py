@@ -52,7 +52,8 @@ def test_entries_are_listed_with_their_error(run: Run, scenario: Scenario) -> No
     document = json.loads(run("list", "--json").stdout)
     assert {each["id"] for each in document["entries"]} == set(ids)
     check = _outbox(scenario.ledger)
-    assert (check.status, check.fix) == ("warn", "see `mulligan outbox list`")
+    assert check.status == "warn"
+    assert "`mulligan outbox retry --all`" in check.fix
     assert check.said.startswith("3 entries quarantined")
 
 
@@ -70,11 +71,21 @@ def test_dropping_needs_a_confirmation(run: Run, scenario: Scenario) -> None:
     entry = quarantined(scenario)
     refused = run("drop", "--all")
     assert refused.exit_code != 0
+    assert "this would drop 1 entry" in refused.stderr
     assert scenario.ledger.quarantine.count() == 1
     result = run("drop", "--all", "--yes")
     assert (result.exit_code, result.output.strip()) == (0, "1 entry dropped")
     assert scenario.ledger.quarantine.count() == 0
     assert scenario.view(Entry.parse(entry).job_id).state == "escalated"
+
+
+@pytest.mark.parametrize("verb", ["retry", "drop"])
+def test_nothing_to_change_needs_no_confirmation(run: Run, scenario: Scenario, verb: str) -> None:
+    result = run(verb, "--all")
+    assert (result.exit_code, result.output.strip()) == (0, "no entries are quarantined")
+    assert json.loads(run(verb, "--all", "--json").stdout) == {"entries": [], "not_changed": []}
+    unknown = run(verb, "a:p00-none/1")
+    assert (unknown.exit_code, "not changed: a:p00-none/1" in unknown.output) == (1, True)
 
 
 @pytest.mark.parametrize("argv", [["retry"], ["drop"], ["retry", "a:p00-1/1", "--all"]])

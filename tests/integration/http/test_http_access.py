@@ -122,6 +122,46 @@ def test_a_role_allows_its_requests_only(
     assert client.request(method, path, json=body).status_code == status
 
 
+#: Routes about providers and the outbox, and a body that each accepts.
+OPS_ROUTES: list[tuple[str, str, dict[str, Any] | None]] = [
+    ("GET", "/api/providers", None),
+    ("PUT", "/api/pauses/provider:openai-eu", None),
+    ("DELETE", "/api/pauses/provider:openai-eu", None),
+    ("GET", "/api/outbox", None),
+    ("POST", "/api/outbox/retry", {}),
+    ("POST", "/api/outbox/drop", {}),
+    ("GET", "/metrics", None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), OPS_ROUTES)
+def test_providers_and_the_outbox_belong_to_ops(
+    context: ConsoleContext, method: str, path: str, body: dict[str, Any] | None
+) -> None:
+    for role, status in (("producer", 403), ("ops", 200), ("admin", 200)):
+        client = client_of(context, new_token(context, role=role))
+        assert client.request(method, path, json=body).status_code == status, role
+
+
+@pytest.mark.parametrize("field", ["by", "tenant", "verb"])
+def test_a_body_cannot_act_for_somebody_else(context: ConsoleContext, field: str) -> None:
+    """Who drops an entry, and whose it is, come from the token."""
+    client = client_of(context, new_token(context, role="ops", tenant="acme"))
+    for path in ("/api/outbox/retry", "/api/outbox/drop"):
+        assert client.post(path, json={field: "zeta"}).status_code == 422
+
+
+@pytest.mark.parametrize("body", [{"concurrency": 99}, {"profile": "good", "concurrency": 99}])
+def test_a_job_cannot_raise_a_provider_s_limit(
+    settings: SettingsMaker, body: dict[str, Any]
+) -> None:
+    runners = {"good": {"kind": "scripted", "answers": [GOOD]}}
+    context = open_context(settings(runners=runners))
+    client = client_of(context, new_token(context, role="producer"))
+    refused = client.post("/api/jobs", json=scripted(GOOD, runner=body))
+    assert refused.status_code == 422
+
+
 # -- without a token -------------------------------------------------------------------------------
 
 #: /queues and /providers redirect to a page that needs a token.

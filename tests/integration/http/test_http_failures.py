@@ -19,6 +19,7 @@ from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.celery.heartbeat import Heartbeat
 from mulligan.workers.figures.fold import Fold
+from mulligan.workers.ledger.status_reads import StatusReads
 from mulligan.workers.ledger.stores.beats import Beat
 
 FENCED = "```json\n{broken\n```"
@@ -221,6 +222,11 @@ def beat(
     Heartbeat(context.ledger.beats, lambda: sent).beat()
 
 
+@pytest.fixture(autouse=True)
+def _ledger_that_was_not_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StatusReads, "answering_for", lambda _: 3600.0)
+
+
 def overview_of(context: ConsoleContext, **options: Any) -> Overview:
     return overview(context.services, context.app, **options)
 
@@ -228,7 +234,7 @@ def overview_of(context: ConsoleContext, **options: Any) -> Overview:
 def test_the_overview_of_a_stack_without_workers(context: ConsoleContext) -> None:
     shown = overview_of(context)
     assert shown.health.state == "down"
-    assert "no workers are running" in shown.health.reasons
+    assert "no worker has reported for 30 s: start workers" in shown.health.reasons
     assert shown.success.first_try.share is None
     assert shown.speed.retry_p50_ms is None
     assert (shown.failures, shown.techniques, shown.cost.tokens_per_success) == ((), (), None)

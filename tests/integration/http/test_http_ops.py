@@ -44,7 +44,18 @@ def test_a_pause_is_set_listed_and_lifted(context: ConsoleContext, what: str) ->
     assert client.delete(f"/api/pauses/{what}").status_code == 200, "lifting it twice is no error"
 
 
-@pytest.mark.parametrize("what", ["queue:nope", "queue:control", "task_type:", "attempt", "x:y"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "queue:nope",
+        "queue:control",
+        "task_type:",
+        "attempt",
+        "x:y",
+        "provider:a%1b[31m",
+        "task_type:a%09b",
+    ],
+)
 def test_an_invalid_pause_is_refused(context: ConsoleContext, what: str) -> None:
     response = client_of(context).put(f"/api/pauses/{what}")
     assert response.status_code == 422
@@ -88,6 +99,36 @@ def test_a_misspelled_field_does_not_drop_everything(context: ConsoleContext) ->
         refused = client.post(f"/api/outbox/{verb}", json={"id": [entry]})
         assert (refused.status_code, "id" in refused.text) == (422, True)
     assert [row["id"] for row in client.get("/api/outbox").json()["entries"]] == [entry]
+
+
+def test_the_page_has_buttons_for_quarantined_entries(context: ConsoleContext) -> None:
+    html = {"Accept": "text/html"}
+    ops = client_of(context, new_token(context, role="ops"))
+    assert "Quarantined entries" not in ops.get("/operations", headers=html).text
+    entry = quarantine(context, scripted(GOOD, labels={"tenant": "acme"}))
+    shown = ops.get("/operations", headers=html).text
+    for path in ("/api/outbox/retry", "/api/outbox/drop"):
+        assert f'data-call="{path}"' in shown
+    assert f'data-confirm="Drop {entry}?' in shown
+    assert 'href="/operations#outbox"' in ops.get("/", headers=html).text
+    own = client_of(context, new_token(context, role="ops", tenant="acme"))
+    assert entry in own.get("/operations", headers=html).text
+    other = client_of(context, new_token(context, role="ops", tenant="zeta"))
+    assert entry not in other.get("/operations", headers=html).text
+    producer = client_of(context, new_token(context, role="producer"))
+    assert producer.get("/operations", headers=html).status_code == 403
+
+
+def test_hostile_texts_of_an_entry_stay_text(context: ConsoleContext) -> None:
+    """Whatever a broker's error or a queue's name contains."""
+    (accepted,) = submit_jobs(context.services.intake, [read_job(scripted(GOOD))])
+    hostile = "<script>alert(1)</script>\x1b[31m\n' onclick='x"
+    for _ in range(context.settings.publish_tries):
+        context.ledger.fail({Entry("attempt", accepted.id, 1): hostile})
+    text = client_of(context).get("/operations", headers={"Accept": "text/html"}).text
+    assert "&lt;script&gt;alert(1)" in text
+    assert "<script>alert" not in text
+    assert "' onclick='x" not in text
 
 
 def test_a_tenant_s_token_changes_only_its_own_entries(context: ConsoleContext) -> None:

@@ -12,6 +12,7 @@ from support.console_server import client_of, get_json, new_token
 from support.ledger_scenario import SettingsMaker
 from support.provider_calls import ask, fail_call, open_breaker, start_call, submit_for
 
+from mulligan.console.cli.doctor_checks import check_parked
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.tasks.ports.ledger import ClaimRefused
 
@@ -153,6 +154,21 @@ def test_parked_work_of_all_tenants_is_one_metric(settings: SettingsMaker) -> No
     assert [row["reason"] for row in get_json(acme, "/api/queues")["parked"]] == ["quota:acme"]
 
 
+def test_doctor_names_what_is_stuck_and_the_command_that_frees_it(context: ConsoleContext) -> None:
+    wait_for_provider(context)
+    assert list(check_parked(context.services)) == [], "a limit that is reached is no problem"
+    context.ledger.pause(f"provider:{PROVIDER}")
+    (check,) = check_parked(context.services)
+    assert (check.status, check.fix) == ("warn", f"`mulligan queue resume provider:{PROVIDER}`")
+    assert check.said.startswith("1 entry waits (longest ")
+    context.ledger.resume(f"provider:{PROVIDER}")
+    open_breaker(context.ledger, "openai-eu", retry_after=300)
+    ask(context.ledger, submit_for(context.ledger, "of-openai-eu"), "openai-eu")
+    said = [(check.said, check.fix) for check in check_parked(context.services)]
+    assert any("openai-eu: failed 5 times" in text for text, _ in said), said
+    assert any(fix.startswith("`mulligan queue resume provider:openai-eu`") for _, fix in said)
+
+
 def test_the_commands_print_what_the_api_says(context: ConsoleContext) -> None:
     job_id = wait_for_provider(context)
     env = {
@@ -168,8 +184,9 @@ def test_the_commands_print_what_the_api_says(context: ConsoleContext) -> None:
     expected = provider_row(context)
     assert {**row, "oldest_seconds": 0} == {**expected, "oldest_seconds": 0}
     assert "2 (configured)" in run("providers")
-    expected_line = f"waiting for {PROVIDER}: 2 calls at once are running: 1 entry, longest wait"
-    assert expected_line in run("queue", "list")
+    listed = run("queue", "list")
+    assert "1 entry waits (longest " in listed
+    assert f") for {PROVIDER}: 2 calls at once are running" in listed
     (parked,) = json.loads(run("queue", "list", "--json"))["parked"]
     assert (parked["reason"], parked["entries"]) == (f"provider:{PROVIDER}", 1)
     assert f"waiting for {PROVIDER}: 2 calls at once are running" in run("jobs", "show", job_id)

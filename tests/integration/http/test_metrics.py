@@ -26,7 +26,7 @@ NAMES = {
     "mulligan_paused", "mulligan_outbox_quarantined", "mulligan_ledger_stores",
     "mulligan_ledger_waiting",
     "mulligan_provider_limit", "mulligan_provider_in_flight", "mulligan_parked",
-    "mulligan_parked_oldest_seconds",
+    "mulligan_parked_oldest_seconds", "mulligan_worker_releases", "mulligan_waiting_for_version",
 }  # fmt: skip
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -89,6 +89,8 @@ def test_every_metric_is_exported(context: ConsoleContext) -> None:
     assert value(found, "mulligan_slots", pool="a") == 8
     assert value(found, "mulligan_active", pool="a") == 3
     assert value(found, "mulligan_workers", pool="a") == 1
+    assert value(found, "mulligan_worker_releases", release="unknown") == 1
+    assert value(found, "mulligan_waiting_for_version") == 0
     assert value(found, "mulligan_ledger_round_trips_total", worker="a@h") == 7
     assert value(found, "mulligan_queue_depth", queue="attempt", priority="0") == 0
     assert value(found, "mulligan_webhook_deliveries", state="dead") == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +14,20 @@ from support.finished_jobs import run_jobs
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.ledger_scenario import Scenario, SettingsMaker
 from support.provider_calls import ask, fail_call, open_breaker, start_call, submit_for
+from support.redis_server import RedisServer
 from support.releases import NEXT, NEXT_WORKER, of_release
 
 from mulligan.client.http_rows import view_of
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.reports.overview import overview
+from mulligan.console.reports.overview_now import CurrentState, health_of
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.heartbeat import Heartbeat
 from mulligan.workers.figures.fold import Fold
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.stores.beats import Beat
+from mulligan.workers.ledger.connection.calls import RedisCalls
+from mulligan.workers.ledger.stores.beats import STALE, Beat
+from mulligan.workers.settings.model import Settings
 
 
 @pytest.fixture
@@ -102,6 +107,72 @@ def test_readyz_and_the_page_agree_on_a_late_sweep(
     shown = overview(context.services, context.app)
     assert shown.health.state == state, shown.health.reasons
     assert ("sweep" in [need.kind for need in shown.needs_attention]) is not ready
+
+
+def state_of(*queues: str, back: float, sweep_age: float | None = 40.0) -> CurrentState:
+    """The state with one worker per queue, and a ledger that is back since these seconds."""
+    beats = [
+        Beat(name=f"{name}@host", pool=name, host="host", pid=1, slots=1, active=0, queues=(name,))
+        for name in queues
+    ]
+    return CurrentState(
+        at=1e9, beats=beats, queues={}, answering_for=back, sweep_age=sweep_age, sweep="ok"
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "state", "reasons"),
+    [
+        (
+            state_of(back=4),
+            "degraded",
+            ["the ledger has answered for only 4 s, and no worker has reported yet"],
+        ),
+        (
+            state_of("control", "attempt", "verify", back=4),
+            "degraded",
+            ["the ledger has answered for only 4 s, and no worker for repair has reported yet"],
+        ),
+        (state_of(back=4, sweep_age=None), "degraded",
+         ["the ledger has answered for only 4 s, and no worker has reported yet"]),
+        (state_of("control", "attempt", "verify", "repair", back=4), "ok", []),
+        (state_of(back=31), "down", ["no worker has reported for 30 s: start workers"]),
+        (
+            state_of("control", "attempt", "verify", back=31),
+            "degraded",
+            ["no worker serves repair"],
+        ),
+    ],
+)  # fmt: skip
+def test_the_headline_says_no_more_than_is_known_after_the_ledger_was_away(
+    now: CurrentState, state: str, reasons: list[str]
+) -> None:
+    shown = health_of(now)
+    assert (shown.state, list(shown.reasons)) == (state, reasons)
+
+
+def test_a_ledger_that_was_away_is_back_since_the_last_call_that_waited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis knows that it was started, and a process that its calls waited for a frozen one."""
+    server = RedisServer(tmp_path / "r")
+    server.start()
+    try:
+        context = open_context(Settings(broker_url=server.url, home=tmp_path))
+        assert context.ledger.answering_for() < STALE
+        shown = overview(context.services, context.app)
+        assert (shown.health.state, shown.health.settling) == ("degraded", True)
+        assert "0 workers so far" in client_of(context).get("/").text
+        context.close()
+    finally:
+        server.kill()
+    monkeypatch.setattr(RedisCalls, "run", lambda *_, **__: {"uptime_in_seconds": 9e9})
+    assert context.ledger.answering_for() > STALE
+    waits = context.ledger.calls.waits
+    call = waits.begin()
+    waits.blocked(call, "cannot reach the ledger")
+    waits.end(call)
+    assert context.ledger.answering_for() < STALE
 
 
 # -- access ----------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,3 +68,13 @@ def test_reasons_of_our_own_tasks_are_not_shortened() -> None:
     reason = "score 40: " + "schema_invalid $.a, " * 20
     task = SimpleNamespace(name="mulligan.attempt", exception=reason)
     assert format_task(task).exception == reason
+
+
+def test_flower_without_a_broker_ends_with_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would show the empty broker of its own memory."""
+    config = Path(__file__).parents[3] / "deploy" / "flowerconfig.py"
+    monkeypatch.setenv("MULLIGAN_BROKER_URL", "redis://127.0.0.1:1/0")
+    assert "format_task" in runpy.run_path(str(config))
+    monkeypatch.delenv("MULLIGAN_BROKER_URL")
+    with pytest.raises(SystemExit, match="set MULLIGAN_BROKER_URL"):
+        runpy.run_path(str(config))

@@ -14,16 +14,20 @@ from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.publish import Publisher
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.ledger import Ledger, Publication
-from mulligan.workers.admission.intake import build_intake
+from mulligan.workers.admission.intake import build_intake, outcome_problems
 from mulligan.workers.contract_models import ContractModels, contract_problems
 from mulligan.workers.settings.model import Settings
 
 
 def producer_intake(settings: Settings, ledger: Ledger, *, models: ContractModels) -> Intake:
-    """Return the intake of a producer. Workers check what a job names."""
+    """Return the intake of a producer. Workers check what a job names.
+
+    A producer without a list of targets for `on_done` cannot know the workers' list.
+    """
 
     def check(job: Job) -> list[Problem]:
-        return contract_problems(job, models)
+        targets = outcome_problems(job, settings) if settings.on_done else []
+        return contract_problems(job, models) + targets
 
     def blobs() -> Any:
         from mulligan.workers.ledger.stores.blobs import blob_store

@@ -36,6 +36,9 @@ QUEUES = (*JOB_QUEUES, EDIT_QUEUE, LOOP_QUEUE, CONTROL_QUEUE)
 #: Queues that some worker must serve, or jobs make no progress.
 REQUIRED_QUEUES = (*JOB_QUEUES, CONTROL_QUEUE)
 
+#: What a worker and Flower say when they end because of it.
+NO_BROKER = "No broker: set MULLIGAN_BROKER_URL, or broker_url in mulligan.toml."
+
 
 def edit_queue(host: str) -> str:
     """Return the queue for the trees of one host, which its worker of the edit queue adds."""
@@ -51,7 +54,8 @@ def main_queue(served: Collection[str]) -> str | None:
 def pause_name(what: str) -> str:
     """Return the name of a pause, or raise BadInput if nothing can have that name."""
     kind, _, name = what.partition(":")
-    if (kind in ("task_type", "provider") and name) or (kind == "queue" and name in JOB_QUEUES):
+    named = kind in ("task_type", "provider") and name and name.isprintable()
+    if named or (kind == "queue" and name in JOB_QUEUES):
         return what
     queues = ", queue:".join(JOB_QUEUES)
     raise BadInput.at("what", f"use queue:{queues}, task_type:NAME or provider:NAME, not {what!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from dataclasses import dataclass
 
@@ -47,6 +48,8 @@ class LedgerWaits:
         #: Thread → seconds of its ended long calls.
         self._waited: dict[int, float] = {}
         self._reported_at: float | None = None
+        #: When the last call ended that had waited long or was refused.
+        self._waited_until: float | None = None
         self._lock = threading.Lock()
 
     def begin(self, *, expected: float = 0.0) -> CallInProgress:
@@ -65,6 +68,7 @@ class LedgerWaits:
         seconds = self._clock.monotonic() - call.since
         if call.reason or seconds >= LONG:
             self._waited[call.thread] = self._waited.get(call.thread, 0.0) + seconds
+            self._waited_until = self._clock.monotonic()
             self._report_end(seconds)
 
     def waited(self, thread: int) -> float:
@@ -75,6 +79,12 @@ class LedgerWaits:
             if call.thread == thread and (call.reason or now - call.since >= LONG):
                 lost += now - call.since
         return lost
+
+    def seconds_since(self) -> float:
+        """Return the seconds since a call last had to wait; infinite if none had."""
+        if self._waited_until is None:
+            return math.inf
+        return self._clock.monotonic() - self._waited_until
 
     def longest(self) -> LedgerWait | None:
         """Return the calls that have waited long, and log them once a minute; None if none has."""

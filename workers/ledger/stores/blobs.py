@@ -88,7 +88,7 @@ class DirectoryBlobs:
             if self._clock.monotonic() >= deadline:
                 raise problem
             if not waiting:
-                log.warning("%s; an answer waits for it.", problem)
+                log.warning("%s; an answer waits to be stored.", problem)
             waiting = True
             self._clock.sleep(_PAUSE)
         return address

@@ -53,9 +53,16 @@ class Quarantine:
         found = [each for each in found if tenant is None or each.tenant == tenant]
         return sorted(found, key=lambda each: each.at, reverse=True)[:limit]
 
-    def count(self) -> int:
-        cards = [self._calls.run("ZCARD", keys.quarantined(prefix)) for prefix in self._prefixes]
-        return sum(int(card) for card in cards)
+    def count(self, ids: Sequence[str] | None = None) -> int:
+        """Return how many entries are quarantined; with ids, how many of these."""
+        found = 0
+        for prefix in self._prefixes:
+            if ids is None:
+                found += int(self._calls.run("ZCARD", keys.quarantined(prefix)))
+            elif ids:
+                rows = self._calls.run("HMGET", keys.quarantined_entries(prefix), *set(ids))
+                found += sum(row is not None for row in rows)
+        return found
 
     def retry(self, ids: Sequence[str] | None, *, by: str, tenant: str | None = None) -> list[str]:
         """Send entries again, or all; the sweep publishes them. Return their ids.
