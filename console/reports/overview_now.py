@@ -184,7 +184,7 @@ def needing_attention(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAt
             NeedsAttention(
                 kind="outbox",
                 title=f"{counted(now.quarantined, 'entry', 'entries')} quarantined",
-                detail="they cannot be sent or read; see `mulligan outbox list`",
+                detail="they cannot be sent or read: send them again, or drop them",
                 count=now.quarantined,
             )
         )
@@ -198,11 +198,11 @@ def needing_attention(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAt
             )
         )
     if now.sweep != "ok":
-        ago = "never" if now.sweep_age is None else f"{duration(now.sweep_age)} ago"
+        last = "has never run" if now.sweep_age is None else f"ran {duration(now.sweep_age)} ago"
         needs.append(
             NeedsAttention(
                 kind="sweep",
-                title=f"last sweep {ago}",
+                title=f"the sweep {last}",
                 detail="delayed retries and lost work wait for it; is a control worker running?",
             )
         )

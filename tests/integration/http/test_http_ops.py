@@ -110,7 +110,9 @@ def test_the_page_has_buttons_for_quarantined_entries(context: ConsoleContext) -
     for path in ("/api/outbox/retry", "/api/outbox/drop"):
         assert f'data-call="{path}"' in shown
     assert f'data-confirm="Drop {entry}?' in shown
-    assert 'href="/operations#outbox"' in ops.get("/", headers=html).text
+    overview = ops.get("/", headers=html).text
+    assert 'href="/operations#outbox"' in overview
+    assert "no worker has reported" in overview, "the reasons stay visible beside other needs"
     own = client_of(context, new_token(context, role="ops", tenant="acme"))
     assert entry in own.get("/operations", headers=html).text
     other = client_of(context, new_token(context, role="ops", tenant="zeta"))
