@@ -37,7 +37,7 @@ class AmqpApp:
 
     @contextmanager
     def connection_for_read(self) -> Iterator[Any]:
-        yield SimpleNamespace(channel=self._channel)
+        yield SimpleNamespace(channel=self._channel, ensure_connection=lambda **_: None)
 
     @contextmanager
     def _channel(self) -> Iterator[AmqpChannel]:

@@ -11,9 +11,16 @@ from typing import Any, Protocol
 from celery import Celery
 
 from mulligan.policies.jobs.job import OnDone
+from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.ledger import Entry, JobView, Publication
 from mulligan.tasks.ports.message_broker import BrokerAway, LeftForOthers
 from mulligan.tasks.user_tasks.task_route import TaskRoute
+from mulligan.workers.celery.broker.away_broker import (
+    AwayBroker,
+    BrokerUnreachable,
+    connect_once,
+    describe_error,
+)
 from mulligan.workers.celery.broker.broker_errors import lost_connection, takes_no_messages
 from mulligan.workers.celery.broker.queue_depth import SENT_HEADER
 from mulligan.workers.celery.broker.queues import REPAIR_QUEUE
@@ -76,10 +83,12 @@ class CeleryBroker:
         ledger: SentJobs,
         *,
         outcome_problem: Callable[[OnDone], str | None] = lambda _: None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._app = app
         self._outcome_problem = outcome_problem
         self._ledger = ledger
+        self._away = AwayBroker(clock)
 
     def send_batch(self, publications: Sequence[Publication]) -> None:
         with self._sending() as producer, producer.batch(len(publications)):
@@ -97,21 +106,28 @@ class CeleryBroker:
         A message can make the broker close the connection. So a lost connection counts against the
         broker only if it does not answer a new one either.
         """
-        try:
-            with self._app.producer_or_acquire() as producer:
-                yield producer
-        except Exception as error:
-            if takes_no_messages(error) or (lost_connection(error) and not self._answers()):
-                raise BrokerAway(str(error) or type(error).__name__) from error
-            raise
+        with self._away.noticed_once():
+            try:
+                with self._app.producer_or_acquire() as producer:
+                    connect_once(producer.connection)
+                    yield producer
+            except BrokerUnreachable:
+                raise
+            except Exception as error:
+                if takes_no_messages(error):
+                    raise BrokerAway(describe_error(error)) from error
+                if lost_connection(error) and not self._answers():
+                    raise BrokerUnreachable(describe_error(error)) from error
+                raise
 
     def _answers(self) -> bool:
         """Whether the broker accepts a new connection."""
         try:
-            with self._app.connection_for_write() as connection, connection.channel():
-                return True
-        except Exception:  # each transport has its own exceptions
+            with self._app.connection_for_write() as connection:
+                connect_once(connection)
+        except BrokerUnreachable:
             return False
+        return True
 
     def _send(self, producer: Any, publication: Publication) -> None:
         entry = publication.entry

@@ -76,6 +76,7 @@ def _connection(app: Celery) -> Iterator[Any]:
     """Connect to the broker, without retries: callers need to know that it cannot be reached."""
     try:
         with app.connection_for_read() as connection:
+            connection.ensure_connection(max_retries=0)
             yield connection
     except (RedisError, OSError) as error:
         raise OperationalError(str(error)) from error
