@@ -134,6 +134,19 @@ class SimulatedApp:
     def producer_or_acquire(self, producer: Any = None) -> Iterator[Any]:
         yield producer or self
 
+    @property
+    def connection(self) -> SimulatedApp:
+        return self
+
+    @contextmanager
+    def connection_for_write(self) -> Iterator[SimulatedApp]:
+        yield self
+
+    def ensure_connection(self, *, max_retries: int) -> None:
+        assert max_retries == 0, "a process would wait for the broker"
+        if self._broker.away:
+            raise OperationalError("simulated: the broker is away")
+
     @contextmanager
     def batch(self, _size: int) -> Iterator[None]:
         yield

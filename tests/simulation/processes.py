@@ -40,7 +40,7 @@ _RUNNER_TIMEOUT = 40.0
 def publisher(world: World, process: Process, ledger: RedisLedger) -> Publisher:
     """Return the real publisher on the simulated broker."""
     app: Any = SimulatedApp(world.broker, process)
-    broker = CeleryBroker(app, ledger)
+    broker = CeleryBroker(app, ledger, clock=world.clock(process))
     return Publisher(ledger=ledger, broker=broker, on_unreachable=lambda _error: None)
 
 
