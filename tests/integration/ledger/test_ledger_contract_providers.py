@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.ledger_scenario import Scenario, ScenarioMaker
 from support.provider_calls import answer_call, ask, fail_call, open_breaker, start_call, submit_for
-from support.settlements import retries_by_policy, succeeds
+from support.settlements import retries_by_policy, retries_immediately, succeeds
 
 from mulligan.policies.jobs.breaker import Breaker, BreakerState
 from mulligan.policies.jobs.job import Decoding
@@ -372,6 +372,25 @@ def test_an_answer_closes_the_breaker_and_the_limit_doubles_from_one(calls: Call
     assert (calls.gate.state, sizes) == ("closed", [1, 2, 4, 8])
 
 
+def test_a_refusal_shows_that_the_provider_is_there(calls: Calls) -> None:
+    """Given faults in a row or an open breaker, when a call gets a 429, then they are over."""
+    calls.arrive(6)
+    calls.fail(4, delay=600)
+    calls.refuse(retry_after=1)
+    calls.fail(1, delay=600)
+    assert (calls.gate.state, calls.gate.faults) == ("limited", 1)
+    calls.scenario.advance(2)
+    calls.sweep()
+    for _ in range(4):
+        calls.arrive(1)
+        calls.fail(1, delay=600)
+    assert (calls.gate.state, calls.gate.openings) == ("open", 1)
+    calls.scenario.advance(3)
+    calls.arrive(1)
+    calls.refuse(retry_after=1)
+    assert (calls.gate.state, calls.gate.openings, calls.gate.faults) == ("limited", 0, 0)
+
+
 def test_late_faults_of_earlier_calls_do_not_open_it_again(calls: Calls) -> None:
     calls.arrive(START)
     calls.fail(5)
@@ -443,7 +462,10 @@ def test_retries_are_released_first_then_by_priority_and_arrival(
 ) -> None:
     scenario = new_scenario()
     ledger = scenario.ledger
-    scenario.ledger.pause(f"provider:{PROVIDER}")
+    retried = submit_for(ledger, "small", priority=9)
+    first = ask(ledger, retried, PROVIDER)
+    assert isinstance(first, Claim)
+    ledger.pause(f"provider:{PROVIDER}")
     late, early, urgent = (
         submit_for(ledger, "small", priority=5),
         submit_for(ledger, "small", priority=5),
@@ -451,9 +473,10 @@ def test_retries_are_released_first_then_by_priority_and_arrival(
     )
     for job_id in (early, late, urgent):
         ask(ledger, job_id, PROVIDER)
+    scenario.settle(first, retries_immediately(first))  # the last to be parked
     ledger.resume(f"provider:{PROVIDER}")
     released = [publication.entry.job_id for publication in scenario.sweep()]
-    assert released == [urgent, late, early]  # by the time of submission
+    assert released == [retried, urgent, late, early]  # then by the time of submission
 
 
 def test_released_entries_delay_nobody(new_fake_scenario: ScenarioMaker) -> None:
