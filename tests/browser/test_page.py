@@ -102,6 +102,15 @@ def test_a_page_without_answers_says_that_its_figures_are_old(scene: Scene, tab:
     expect(page.locator("body")).not_to_have_class("stale")
 
 
+def test_figures_are_called_old_soon_after_the_ledger_freezes(scene: Scene, tab: Tab) -> None:
+    """Given a ledger that freezes, no event says so: the page asks by itself."""
+    page = tab(scene.url)
+    expect(page.locator("#stream")).to_have_text("live")
+    page.evaluate("refresh()")  # the figures are new
+    page.route(scene.url + "/", lambda route: None)
+    expect(page.locator("body")).to_have_class("stale", timeout=13_000)
+
+
 # -- a story ---------------------------------------------------------------------------------------
 
 

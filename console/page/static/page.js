@@ -242,6 +242,7 @@ function showProgress(box, now) {
 // -- refreshing the figures ----------------------------------------------------------------------
 
 const PATIENCE = 5000;  // milliseconds until the page says that its figures are old
+const QUIET = 4000;  // milliseconds without events until it asks: a frozen ledger sends none
 let running = null, again = false, due = null, last = 0, shown = new Date();
 
 /** Load the page again without its frame. A call during a refresh causes one more after it. */
@@ -536,7 +537,7 @@ showTimes();
 setInterval(showTimes, 5000);
 if (one("#part[data-live]")) {
   listen();
-  setInterval(() => { if (Date.now() - last > 10000) scheduleRefresh(); }, 5000);  // ages and queues change without events
+  setInterval(() => { if (Date.now() - last >= QUIET) scheduleRefresh(); }, QUIET / 2);  // ages and queues change without events
 } else one("#stream")?.remove();
 const poll = Number(one("#part")?.dataset.poll ?? 0);  // for pages without events
 if (poll) setInterval(() => { if (Date.now() - last >= poll) scheduleRefresh(); }, poll);
