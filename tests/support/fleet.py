@@ -98,6 +98,7 @@ def running_fleet(
     pools: Sequence[Pool] = (CONTROL, WORK),
     persistent: bool = False,
     binary: str | None = None,
+    server: RedisServer | None = None,
     broker_url: str | None = None,
     environment: dict[str, str] | None = None,
     **changes: Any,
@@ -106,7 +107,7 @@ def running_fleet(
 
     The Redis is the ledger, and the broker, too, unless another ``broker_url`` is given.
     """
-    server = RedisServer(folder / "redis", persistent=persistent, binary=binary)
+    server = server or RedisServer(folder / "redis", persistent=persistent, binary=binary)
     server.start()
     broker_url = broker_url or server.url
     fields = {"allow_inline": True, "lease": 5.0, "backoff_base": 0.05, "sweep_interval": 0.3,

@@ -84,6 +84,9 @@ def configuration(settings: Settings) -> dict[str, Any]:
         },
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
+        # A Redis that refuses (read-only after a failover, busy, without replicas) is asked again
+        # on a new connection; otherwise the worker would end.
+        "broker_channel_error_retry": on_redis,
         "worker_send_task_events": settings.task_events,
         "worker_soft_shutdown_timeout": 10,
         "worker_enable_soft_shutdown_on_idle": True,

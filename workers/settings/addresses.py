@@ -38,6 +38,11 @@ def _scheme(url: str, example: str) -> str:
     scheme, found, _ = url.strip().partition("://")
     if not found or not scheme:
         raise ValueError(f"this is not an address; use {example}")
+    if "sentinel" in scheme:
+        raise ValueError(
+            "addresses of Sentinel are not supported;"
+            f" use a name or a proxy that follows the primary, such as {_EXAMPLE}"
+        )
     return scheme
 
 

@@ -18,7 +18,7 @@ from mulligan.console.cli.commands import verify
 from mulligan.console.cli.error_report import report
 from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.main import create_cli
-from mulligan.tasks.ports.errors import LedgerUnavailable
+from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.model import load_settings
 
@@ -124,6 +124,7 @@ def test_nothing_is_accepted_for_an_invalid_broker_url(
     [
         ("amqp://h", "ledger_url: the ledger is a Redis, not 'amqp'"),
         ("redis://h:notaport/0", "ledger_url: its port must be a number"),
+        ("redis+sentinel://h:26379/0", "ledger_url: addresses of Sentinel are not supported"),
         ("redis://h/0?socket_timeout=soon", "ledger_url, else broker_url): Invalid value"),
     ],
 )
@@ -139,12 +140,18 @@ def test_an_invalid_ledger_url_is_bad_input(
     [
         "redis://h", "rediss://:pa%2Fss@h:6380/3?ssl_cert_reqs=none", "redis+socket:///run/redis.sock",
         "amqp://guest:guest@h:5672//", "amqp://a;amqp://b:5673/vhost", "memory://", "sqs://",
-        "sentinel://a:26379;sentinel://b:26379", "sqla+sqlite:///queue.db",
+        "sqla+sqlite:///queue.db",
         "azureservicebus://policy:a/key=@namespace", "redis://[::1]:6379/0",
     ],
 )  # fmt: skip
 def test_every_form_of_celery_s_broker_urls_is_accepted(url: str) -> None:
     assert load_settings(broker_url=url).broker_url == url
+
+
+def test_a_broker_behind_sentinel_is_refused() -> None:
+    """Celery accepts the address and needs a master's name, which no setting gives."""
+    with pytest.raises(BadInput, match="a name or a proxy that follows the primary"):
+        load_settings(broker_url="sentinel://a:26379;sentinel://b:26379")
 
 
 def test_every_bad_setting_is_reported() -> None:

@@ -14,6 +14,7 @@ import redis
 from redis.exceptions import BusyLoadingError
 from support.jobs import make_job, passed
 from support.redis_server import RedisServer
+from support.replicated_redis import ReplicatedRedis
 from support.servers import installed_versions
 from support.settlements import succeeds
 from support.waiting import wait_for
@@ -301,3 +302,21 @@ def test_a_connection_that_cannot_be_opened_is_not_counted(tmp_path: Path) -> No
     for _ in range(3):
         with pytest.raises(Exception, match="No such file"), nobody.taken():
             pass
+
+
+def test_a_read_only_server_is_left_for_the_one_at_its_address(tmp_path: Path) -> None:
+    """Given threads with connections to a primary, when it becomes a replica and the address leads
+    to another server, then their next calls are served there."""
+    servers = ReplicatedRedis(tmp_path)
+    servers.start()
+    try:
+        world = World(servers, patience=5.0)
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: world.submit(), range(32)))
+            servers.promote()
+            servers.demote()
+            servers.switch(close=False)
+            submitted = list(pool.map(lambda _: world.submit(), range(32)))
+        assert None not in world.ledger.job_states(submitted)
+    finally:
+        servers.kill()

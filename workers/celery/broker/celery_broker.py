@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from celery import Celery
@@ -56,6 +56,19 @@ def lineage(entry: Entry) -> dict[str, str]:
     if entry.attempt == 1:
         return {"root_id": root}
     return {"root_id": root, "parent_id": f"{entry.job_id}-{entry.attempt - 1}"}
+
+
+@contextmanager
+def _reconnecting(producer: Any) -> Iterator[None]:
+    """Close the connection of a broker that refuses: after a failover, a new one may lead to
+    another server."""
+    try:
+        yield
+    except Exception as error:
+        if takes_no_messages(error):
+            with suppress(Exception):  # each transport has its own exceptions
+                producer.connection.collect()
+        raise
 
 
 class UnreadableJob(Exception):
@@ -110,7 +123,8 @@ class CeleryBroker:
             try:
                 with self._app.producer_or_acquire() as producer:
                     connect_once(producer.connection)
-                    yield producer
+                    with _reconnecting(producer):
+                        yield producer
             except BrokerUnreachable:
                 raise
             except Exception as error:

@@ -226,6 +226,8 @@ class RedisCalls:
                         return call(client)
                 except RedisError as error:
                     problem, refusal = self._problem(error), refusal_of(error)
+                    if refusal is Refusal.READ_ONLY:
+                        self._reconnect()
                     left = self._limit(patience, refusal) - self._elapsed(waiting)
                     if left < delay:
                         raise problem from error
@@ -234,6 +236,11 @@ class RedisCalls:
                 delay = min(delay * 2, _LONGEST_PAUSE)
         finally:
             self.waits.end(waiting)
+
+    def _reconnect(self) -> None:
+        """Follow the address, which may lead to another server after a failover."""
+        self._shared.reconnect()
+        self._blocking.reconnect()
 
     def _elapsed(self, waiting: CallInProgress) -> float:
         return self.clock.monotonic() - waiting.since

@@ -26,20 +26,33 @@ class Connections:
         """``limit``: the most connections; None for calls that block, which must not wait."""
         self._client: Any = client
         self._limit = limit
-        self._idle: SimpleQueue[Any] = SimpleQueue()
+        #: Each with the generation in which it was connected.
+        self._idle: SimpleQueue[tuple[Any, int]] = SimpleQueue()
         self._lock = threading.Lock()
         self._opened = 0
+        self._generation = 0
 
     @contextmanager
     def taken(self) -> Iterator[Any]:
         """Take a client for one round trip."""
-        client = self._take()
+        client, generation = self._take()
+        if generation != self._generation:
+            generation = self._generation
+            if client.connection is not None:
+                client.connection.disconnect()  # its next command connects
         try:
             yield client
         finally:
-            self._idle.put(client)
+            self._idle.put((client, generation))
 
-    def _take(self) -> Any:
+    def reconnect(self) -> None:
+        """Let each connection be opened anew before its next use: after a failover, the address
+        may lead to another server, while connections stay with the old one."""
+        self._generation += 1
+        # Pipelines take connections of the pool.
+        self._client.connection_pool.disconnect(inuse_connections=False)
+
+    def _take(self) -> tuple[Any, int]:
         try:
             return self._idle.get_nowait()
         except Empty:
@@ -50,7 +63,7 @@ class Connections:
         if not may_open:
             return self._idle.get()
         try:
-            return self._client.client()
+            return self._client.client(), self._generation
         except BaseException:
             with self._lock:
                 self._opened -= 1
