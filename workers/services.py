@@ -82,7 +82,7 @@ def app_services(
     """
     from mulligan.workers.celery.broker.celery_broker import CeleryBroker
 
-    live = LiveSettings(settings)
+    live, interval = LiveSettings(settings), settings.lease / 3
     # First, because it has the best error messages about addresses.
     ledger = open_ledger(
         settings,
@@ -101,7 +101,12 @@ def app_services(
         settings,
         ledger,
         publish=publisher.publish,
-        leases=LeaseKeeper(ledger, interval=settings.lease / 3, waited=ledger.calls.waits.waited),
+        leases=LeaseKeeper(
+            # Of its own: a renewal that hangs is given up while the next one is still in time.
+            open_ledger(settings, patience=interval),
+            interval=interval,
+            waited=ledger.calls.waits.waited,
+        ),
         local_paths=local_paths,
         live=live,
     )

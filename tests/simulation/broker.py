@@ -42,6 +42,8 @@ class Broker:
         self.away = False
         #: The names of queues that refuse every message.
         self.unsendable: set[str] = set()
+        #: The ids of tasks that were refused.
+        self.refused: set[str] = set()
         #: Messages that were sent, by queue, whatever became of them.
         self.sent: dict[str, int] = {}
         #: Outcomes sent to producers: task id → times.
@@ -54,7 +56,10 @@ class Broker:
         if self.away:
             world.note(process, "the broker is away")
             raise OperationalError("simulated: the broker is away")
+        if any(fault.kind == "unsendable" for fault in found):
+            self._refuse(message.queue, max(fault.seconds for fault in found))
         if message.queue in self.unsendable:
+            self.refused.add(message.task_id)
             raise ValueError(f"simulated: {message.queue} cannot be sent to")
         self.sent[message.queue] = self.sent.get(message.queue, 0) + 1
         kinds = {fault.kind: fault for fault in found}
@@ -109,6 +114,12 @@ class Broker:
             self.away = True
             scheduler = self._world.scheduler
             scheduler.at(scheduler.now + fault.seconds, self._back)
+
+    def _refuse(self, queue: str, seconds: float) -> None:
+        """Refuse every message to a queue for some seconds."""
+        self.unsendable.add(queue)
+        scheduler = self._world.scheduler
+        scheduler.at(scheduler.now + seconds, lambda: self.unsendable.discard(queue))
 
     def _back(self) -> None:
         self.away = False

@@ -43,6 +43,8 @@ class Checker:
     #: Jobs that a producer was told are accepted.
     accepted_ids: set[str] = field(default_factory=set)
     cancelled_ids: set[str] = field(default_factory=set)
+    #: Entries in quarantine that a person dropped.
+    dropped: set[str] = field(default_factory=set)
     #: Process and entry → when it last claimed the entry.
     claims: dict[tuple[Process, str], float] = field(default_factory=dict)
 
@@ -135,7 +137,7 @@ class Checker:
 
     def unfinished(self) -> list[str]:
         """Return what still has to happen: jobs, cycles, entries, leases."""
-        client, found = self.world.server.client, []
+        client, found = self.world.server.client, self._unsent()
         for prefix in self._prefixes():
             for name in ("outbox", "leases"):
                 found += [f"{name}: {each}" for each in client.zrange(f"{prefix}{name}", 0, 3)]
@@ -144,6 +146,18 @@ class Checker:
             found += [f"lane: {each}" for each in client.keys(f"{prefix}lane:*")]
             for state in ("queued", "running", "waiting"):
                 found += [f"{state}: {i}" for i in client.zrange(keys.jobs(prefix, state), 0, 3)]
+        return found
+
+    def _unsent(self) -> list[str]:
+        """Return the deliveries and bulk actions that a control worker, if there is one, owes."""
+        if not any(each.name.startswith("control") for each in self.world.processes):
+            return []
+        client, fleet = self.world.server.client, keys.fleet_prefix(self.world.settings.key_prefix)
+        found = [f"bulk action: {each}" for each in client.zrange(keys.bulks(fleet), 0, -1)]
+        for prefix in (*self._prefixes(), fleet):
+            for name in sorted(client.keys(f"{prefix}deliveries:due:*")):
+                found += [f"delivery: {each}" for each in client.zrange(name, 0, -1)]
+            found += [f"alert: {each}" for each in client.zrange(f"{prefix}alerts:due", 0, -1)]
         return found
 
     def check(self) -> list[str]:
@@ -162,6 +176,7 @@ class Checker:
         self._check_structures()
         self._check_groups()
         self._check_events()
+        self._check_control()
         return self.violations
 
     def _check_job(self, view: JobView) -> None:
@@ -179,7 +194,8 @@ class Checker:
                 self._check_escalation(cycle.id)
         if view.state == "escalated":
             self._check_escalation(f"{view.id}:{len(view.attempts)}")
-        if view.job.on_done and not self.world.broker.outcomes.get(f"{view.id}-done"):
+        sent = self.world.broker.outcomes.get(f"{view.id}-done")
+        if view.job.on_done and not sent and f"d:{view.id}/1" not in self.dropped:
             self.violated(f"the outcome of {view.id} was never sent")
 
     def _check_reason(self, view: JobView) -> None:
@@ -324,6 +340,31 @@ class Checker:
         for (job_id, n), count in sorted(settled.items()):
             if count != 1:
                 self.violated(f"attempt {n} of {job_id} was settled {count} times")
+
+    def _check_control(self) -> None:
+        """Every alert was received, and every bulk action has ended each of its escalations."""
+        for each in self._unsent():
+            self.violated(f"a control worker left the {each}")
+        if not any(each.name.startswith("control") for each in self.world.processes):
+            return
+        client, ends = self.world.server.client, Counter[str]()
+        for prefix in self._prefixes():
+            for _, fields in client.xrange(keys.events(prefix)):
+                event = json.loads(fields["data"])
+                ends[event["job"]] += event["type"] == "job" and event["state"] in TERMINAL
+        for job_id, count in sorted(ends.items()):
+            received = self.world.receivers.finished(job_id)
+            if received < count or (received > count and not self.world.restarts):
+                self.violated(f"{received} alerts about the {count} ends of {job_id} arrived")
+        for name in sorted(
+            client.keys(f"{keys.fleet_prefix(self.world.settings.key_prefix)}bulk:b*")
+        ):
+            if name.endswith((":todo", ":problems")):
+                continue
+            row = client.hgetall(name)
+            ended = sum(int(row[field]) for field in ("done", "skipped", "failed"))
+            if ended != int(row["total"]):
+                self.violated(f"{name} ended {ended} of {row['total']} escalations")
 
     def _job_row(self, job_id: str) -> dict[str, str]:
         prefix = keys.prefix_of(self.world.settings.key_prefix, job_id)

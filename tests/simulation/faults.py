@@ -10,9 +10,10 @@ from typing import Literal
 PROCESS_FAULTS = ("crash_before", "crash_after", "freeze_before", "freeze_after", "slow")
 #: Calls to Redis. The last three last for some seconds and concern everybody.
 REDIS_FAULTS = ("lose_request", "lose_reply", "redis_away", "redis_refuses", "redis_restart")
-BROKER_FAULTS = ("lose_message", "duplicate", "delay", "broker_away", "purge")
+BROKER_FAULTS = ("lose_message", "duplicate", "delay", "broker_away", "purge", "unsendable")
 PROVIDER_FAULTS = ("provider_away", "provider_limit")
 VERIFIER_FAULTS = ("verifier_broken",)
+RECEIVER_FAULTS = ("receiver_away",)
 
 Refusal = Literal["OOM", "READONLY", "BUSY", "LOADING"]
 REFUSALS: tuple[Refusal, ...] = ("OOM", "READONLY", "BUSY", "LOADING")
@@ -23,7 +24,7 @@ class Fault:
     """One fault, at the nth call of a port that has this name."""
 
     kind: str
-    #: The name of a script (`settle`), of a command (`hset`), or `publish`, `answer`, `verify`.
+    #: The name of a script (`settle`), of a command (`hset`), or `publish`, `answer`, `verify`, `post`.
     call: str
     nth: int = 1
     #: How long it lasts, for those that last.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 
 from mulligan.policies.jobs.job import Decoding, Job, RunnerSpec, Usage
+from mulligan.tasks.escalations.end_escalations import EndAction, EscalationFilter, select
 from mulligan.tasks.external.lane import ReportedAttempt, next_task, report_attempt
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
@@ -16,11 +19,15 @@ from mulligan.tasks.jobs.submit import Intake, submit_jobs
 from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.jobs.verify import run_verification
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
-from mulligan.tasks.ports.ledger import ClaimRefused, Entry
+from mulligan.tasks.ports.ledger import ClaimRefused, Entry, EscalationEnd
+from mulligan.workers.alerts.webhooks import Webhooks
 from mulligan.workers.celery.broker.celery_broker import CeleryBroker
 from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stored import job_ids, rows
+from mulligan.workers.ledger.stores.bulk_actions import run_bulks
+from mulligan.workers.settings.live_settings import LiveSettings
+from mulligan.workers.settings.model import Settings
 from simulation.broker import Message, SimulatedApp
 from simulation.providers import TOKENS, SimulatedRunner, SimulatedVerifier
 from simulation.scheduler import Crashed, Process
@@ -33,6 +40,18 @@ _VERBS: dict[str, Callable[[AttemptContext, Entry], Outcome]] = {
     "mulligan.verify": run_verification,
     "mulligan.recheck": run_recheck,
 }
+
+
+@dataclass(frozen=True)
+class FixedSettings(LiveSettings):
+    """Settings that no file changes."""
+
+    settings: Settings
+
+    def current(self) -> Settings:
+        return self.settings
+
+
 #: Seconds that a simulated runner may take.
 _RUNNER_TIMEOUT = 40.0
 
@@ -46,9 +65,10 @@ def publisher(world: World, process: Process, ledger: RedisLedger) -> Publisher:
 
 def attempt_context(world: World, process: Process, ledger: RedisLedger) -> AttemptContext:
     """Build a worker's context as the composition root does, on simulated ports."""
+    interval = world.settings.lease / 3
     leases = LeaseKeeper(
-        ledger,
-        interval=world.settings.lease / 3,
+        world.ledger(process, patience=interval, timeout=interval),
+        interval=interval,
         clock=world.clock(process),
         start_thread=lambda run: world.scheduler.spawn(process, run),
         on_stuck=lambda _entry: world.crash(process),
@@ -84,6 +104,7 @@ class Fleet:
         self._slots = slots
         self._workers = 0
         self._sweeps = 0
+        self._controls = 0
 
     # -- workers ----------------------------------------------------------------------------------
 
@@ -157,6 +178,37 @@ class Fleet:
         ledger = self.world.ledger(process)
         publish = publisher(self.world, process, ledger).publish
         self.world.scheduler.spawn(process, lambda: self._sweep(process, ledger, publish))
+
+    # -- control workers --------------------------------------------------------------------------
+
+    def start_control(self, interval: Callable[[], float]) -> Process:
+        """Start a process that sends alerts and works on bulk actions."""
+        self._controls += 1
+        world, process = self.world, self.world.process(f"control{self._controls}")
+        ledger = world.ledger(process)
+        publish = publisher(world, process, ledger).publish
+        webhooks = Webhooks(
+            ledger,
+            FixedSettings(world.settings),
+            randomness=world.chance.random,
+            post=partial(world.receivers.post, process),
+            start_thread=lambda run: world.scheduler.spawn(process, run),
+        )
+
+        def work() -> None:
+            webhooks.tick()
+            run_bulks(ledger, ledger.bulk_actions, publish, clock=world.clock(process).monotonic)
+
+        def run() -> None:
+            while True:
+                world.scheduler.sleep(process, interval())
+                try:
+                    work()
+                except LedgerUnavailable as error:
+                    world.note(process, f"gave up: {error}")
+
+        world.scheduler.spawn(process, run)
+        return process
 
     # -- subjects ---------------------------------------------------------------------------------
 
@@ -259,6 +311,32 @@ class Fleet:
                 publisher.publish([ended.publication])
 
         self.person(act, f"requeue {job_id}")
+
+    def bulk(self, how: EscalationEnd, task_type: str) -> None:
+        """End all escalations of a task type by a bulk action, which a control worker runs."""
+
+        def act(ledger: RedisLedger, _publisher: Publisher) -> None:
+            which = EscalationFilter(task_type=task_type)
+            found = select(ledger, which)
+            if how == "cancelled":
+                self.world.checker.cancelled_ids |= {each.job_id for each in found}
+            action, ids = EndAction(how=how, by="ada"), [each.id for each in found]
+            bulk = ledger.bulk_actions.create(action, which, ids, per_second=2)
+            self.world.note(None, f"bulk action {bulk.id}: {len(ids)} are to be {how}")
+
+        self.person(act, f"bulk: {how} {task_type}")
+
+    def outbox(self, verb: Literal["retry", "drop"]) -> None:
+        """Send everything in quarantine again, or drop it."""
+
+        def act(ledger: RedisLedger, _publisher: Publisher) -> None:
+            if verb == "drop":
+                self.world.checker.dropped |= {e.id for e in ledger.quarantine.entries()}
+                ledger.quarantine.drop(None, by="ada")
+            else:
+                ledger.quarantine.retry(None, by="ada")
+
+        self.person(act, f"outbox {verb} --all")
 
     def cancel(self, job_id: str) -> None:
         self.person(lambda ledger, _: ledger.cancel(job_id), f"cancel {job_id}")

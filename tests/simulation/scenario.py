@@ -11,6 +11,7 @@ from simulation.faults import (
     BROKER_FAULTS,
     PROCESS_FAULTS,
     PROVIDER_FAULTS,
+    RECEIVER_FAULTS,
     REDIS_FAULTS,
     REFUSALS,
     VERIFIER_FAULTS,
@@ -42,9 +43,15 @@ _CALLS = {
     "end_escalation": 1,
     "hgetall": 1,
     "swap": 1,
-    "publish": 5,
+    "publish": 7,
     "answer": 4,
     "verify": 2,
+    "fail": 1,
+    "quarantined": 1,
+    "alerts": 1,
+    "deliveries": 2,
+    "bulk": 2,
+    "post": 2,
 }
 #: The longest time of a fault that lasts, in simulated seconds. A lease lasts 10.
 _LONGEST = {
@@ -59,6 +66,8 @@ _LONGEST = {
     "broker_away": 20.0,
     "provider_away": 30.0,
     "provider_limit": 40.0,
+    "unsendable": 60.0,
+    "receiver_away": 40.0,
 }
 _SCORES = ([90], [100], [40, 90], [40, 90], [60, 50, 90], [40, 50, 60, 95], [10], [0])
 
@@ -89,7 +98,7 @@ class Action:
 
 @dataclass
 class Scenario:
-    """A seed and what follows from it: by key, jobs (j0…), faults (f0…) and actions (a0…)."""
+    """A seed and what follows from it: by key, jobs (j0…), faults (f0…), actions (a0…, o0…)."""
 
     seed: int
     options: dict[str, Any]
@@ -121,6 +130,7 @@ def generate(seed: int) -> Scenario:
         "earlier": chance.choice([0, 0, 1]),
         "sweeps": chance.choice([1, 1, 2]),
         "acks": chance.random() < 0.3,
+        "controls": chance.choice([0, 0, 1, 2]),
         "partitions": chance.choice([1, 1, 1, 2]),
         "redis_version": chance.choice([6, 7]),
         "quotas": {"small": {"concurrency": 1}},
@@ -130,7 +140,12 @@ def generate(seed: int) -> Scenario:
     for i in range(count):
         scenario.parts[f"j{i}"] = _job(chance, i)
     for i in range(chance.randint(0, 7)):
-        scenario.parts[f"f{i}"] = _fault(chance)
+        scenario.parts[f"f{i}"] = fault = _fault(chance)
+        if fault.kind == "unsendable":  # somebody looks at the quarantine
+            verb = chance.choice(["retry", "drop"])
+            scenario.parts[f"o{i}"] = Action(
+                round(chance.uniform(20, 95), 1), f"outbox {verb}", "all"
+            )
     for i in range(chance.randint(0, 4)):
         for part in _actions(chance, count):
             scenario.parts[f"a{i}{'b' if f'a{i}' in scenario.parts else ''}"] = part
@@ -172,9 +187,10 @@ def _job(chance: random.Random, number: int) -> PlannedJob:
 def _fault(chance: random.Random) -> Fault:
     (call,) = chance.choices(list(_CALLS), list(_CALLS.values()))
     kinds = {
-        "publish": PROCESS_FAULTS + 2 * BROKER_FAULTS,
+        "publish": PROCESS_FAULTS + 2 * BROKER_FAULTS + 3 * ("unsendable",),
         "answer": PROCESS_FAULTS + 2 * PROVIDER_FAULTS,
         "verify": PROCESS_FAULTS + 2 * VERIFIER_FAULTS,
+        "post": PROCESS_FAULTS + 2 * RECEIVER_FAULTS,
     }.get(call, PROCESS_FAULTS + REDIS_FAULTS)
     kind = chance.choice(kinds)
     longest = _LONGEST.get(kind, 0.0)
@@ -189,7 +205,10 @@ def _fault(chance: random.Random) -> Fault:
 
 def _actions(chance: random.Random, jobs: int) -> list[Action]:
     at = round(chance.uniform(0, DURATION * 0.8), 1)
-    kind = chance.choice(["cancel", "requeue", "requeue", "pause"])
+    kind = chance.choice(["cancel", "requeue", "requeue", "pause", "pause", "bulk"])
+    if kind == "bulk":
+        how = chance.choice(["requeued", "requeued", "resolved", "cancelled"])
+        return [Action(at, f"bulk {how}", chance.choice(["work", "other"]))]
     if kind != "pause":
         return [Action(at, kind, f"j{chance.randrange(jobs)}")]
     what = chance.choice(
@@ -231,6 +250,10 @@ def _act(simulation: Simulation, action: Action, ids: dict[str, str]) -> Any:
                 simulation.fleet.pause(action.target)
             case "resume":
                 simulation.fleet.resume(action.target)
+            case "bulk requeued" | "bulk resolved" | "bulk cancelled":
+                simulation.fleet.bulk(action.kind.removeprefix("bulk "), action.target)
+            case "outbox retry" | "outbox drop":
+                simulation.fleet.outbox(action.kind.removeprefix("outbox "))
             case "cancel" if action.target in ids:
                 simulation.cancel(ids[action.target])
             case "requeue" if action.target in ids:

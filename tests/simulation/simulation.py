@@ -27,6 +27,7 @@ class Simulation:
         slots: int = 1,
         earlier: int = 0,
         sweeps: int = 1,
+        controls: int = 0,
         chance: random.Random | None = None,
         **world: Any,
     ) -> None:
@@ -42,6 +43,9 @@ class Simulation:
             self.fleet.start_worker(earlier=True)
         for _ in range(sweeps):
             self.fleet.start_sweep(self._sweep_interval)
+
+        for _ in range(controls):
+            self.fleet.start_control(self._control_interval)
 
     def __enter__(self) -> Simulation:
         self.world.__enter__()
@@ -105,9 +109,15 @@ class Simulation:
         self._draining = True
         world.server.refusal, world.server.away, world.broker.away = None, False, False
         world.heal_providers()
+        world.broker.unsendable.clear()
+        world.receivers.away = False
         ledger = world.outside_ledger()
         for what in ledger.paused():
             ledger.resume(what)
+        # What cannot be sent again is of no use any more.
+        ledger.quarantine.retry(None, by="drain")
+        world.checker.dropped |= {each.id for each in ledger.quarantine.entries()}
+        ledger.quarantine.drop(None, by="drain")
         if not any(self._is_live_worker(process) for process in world.processes):
             self.fleet.start_worker()
         end = world.scheduler.now + _DRAIN_LIMIT
@@ -131,6 +141,9 @@ class Simulation:
     def _sweep_interval(self) -> float:
         return self.world.chance.uniform(0.5, 3.0) if self.world.random else 1.0
 
+    def _control_interval(self) -> float:
+        return self.world.chance.uniform(2.0, 5.0) if self.world.random else 1.0
+
     @staticmethod
     def _is_live_worker(process: Any) -> bool:
         return process.name.startswith("worker") and not process.dead
@@ -143,6 +156,8 @@ class Simulation:
             start = partial(self.fleet.start_worker, earlier=name.startswith("earlier"))
         elif name.startswith("sweep"):
             start = partial(self.fleet.start_sweep, self._sweep_interval)
+        elif name.startswith("control"):
+            start = partial(self.fleet.start_control, self._control_interval)
         elif name.startswith("subject"):
             start = partial(self.fleet.start_subject, name.removeprefix("subject-"))
         if start is not None:

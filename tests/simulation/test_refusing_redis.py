@@ -79,3 +79,13 @@ def test_a_lease_that_is_nearly_over_is_renewed_before_the_model_is_asked() -> N
         simulation.run(60)
         simulation.check()
         assert set(simulation.world.providers.calls.values()) == {1}
+
+
+def test_a_renewal_that_hangs_costs_no_answer() -> None:
+    """The connection of one renewal hangs for longer than a lease; the next one is in time."""
+    with Simulation(workers=1) as simulation:
+        simulation.submit(90, seconds=20)
+        simulation.fault("slow", "renew", seconds=12)
+        simulation.run(60)
+        simulation.check()
+        assert set(simulation.world.providers.calls.values()) == {1}

@@ -16,6 +16,7 @@ from greenlet import getcurrent, greenlet
 
 from mulligan.tasks.ports.clock import Clock
 from mulligan.tasks.ports.ledger import Entry
+from mulligan.workers.ledger.connection.calls import SOCKET_TIMEOUT
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stored.schema import StoredSchema
 from mulligan.workers.settings.model import Settings
@@ -23,6 +24,7 @@ from simulation.broker import Broker
 from simulation.checker import Checker
 from simulation.faults import Fault, FaultPlan
 from simulation.providers import Providers
+from simulation.receivers import WEBHOOKS, Receivers
 from simulation.scheduler import START, Crashed, Process, Scheduler
 from simulation.simulated_redis import SimulatedClient, SimulatedServer, call_name
 
@@ -37,6 +39,9 @@ TIMES: dict[str, Any] = {
     "backoff_base": 1.0,
     "backoff_cap": 20.0,
     "external_lease": 30,
+    "publish_tries": 3,
+    "webhooks": WEBHOOKS,
+    "alert_window": 20,
 }
 #: How long a worker and a producer wait for an unreachable ledger, in seconds.
 WORKER_PATIENCE = 60.0
@@ -97,6 +102,7 @@ class World:
         )
         self.broker = Broker(self, acks=acks)
         self.providers = Providers(self)
+        self.receivers = Receivers(self)
         self.checker = Checker(self)
         self.processes: list[Process] = []
         self.trace: list[Step] = []
@@ -153,10 +159,13 @@ class World:
         process: Process,
         *,
         patience: float = WORKER_PATIENCE,
+        timeout: float = SOCKET_TIMEOUT,
         schema: StoredSchema = PRESENT,
     ) -> RedisLedger:
         """Return the real ledger for a process: every command is one of its port calls."""
-        client = SimulatedClient(lambda args, options: self._redis_call(process, args, options))
+        client = SimulatedClient(
+            lambda args, options: self._redis_call(process, args, options, timeout)
+        )
         return RedisLedger(
             client,
             self.settings,
@@ -231,7 +240,9 @@ class World:
             if slot[0] is process:
                 self.losses[slot[1]] += 1
 
-    def _redis_call(self, process: Process, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _redis_call(
+        self, process: Process, args: tuple[Any, ...], options: dict[str, Any], timeout: float
+    ) -> Any:
         name = call_name(args)
         found = self.before(process, name)
         kinds = {fault.kind for fault in found}
@@ -249,6 +260,9 @@ class World:
             raise
         self.checker.script_answered(name, request, answer, fenced, process)
         self._record(process, name, request, _first(answer))
+        if any(fault.kind == "slow" and fault.seconds > timeout for fault in found):
+            self.scheduler.sleep(process, timeout)
+            raise redis.TimeoutError("Timeout reading from socket")
         if "lose_reply" in kinds:
             self.scheduler.sleep(process, self.latency())
             raise redis.ConnectionError("simulated: the connection was reset")
@@ -277,6 +291,9 @@ class World:
                 self.plan_restart(fault.seconds)
             case "provider_away" | "provider_limit":
                 self._provider_fault(fault)
+            case "receiver_away":
+                self.receivers.away = True
+                self.scheduler.at(end, self._receivers_back)
             case _:
                 self.broker.fault(fault)
 
@@ -314,6 +331,9 @@ class World:
         for provider in self.providers.by_name.values():
             provider.away, provider.limit = False, None
 
+    def _receivers_back(self) -> None:
+        self.receivers.away = False
+
     def _redis_back(self) -> None:
         self.server.away = False
         self.note(None, "** Redis is back")
@@ -344,7 +364,7 @@ class World:
 
 _NOW = re.compile(rb'"now_ms":[0-9.e+]+')
 #: Port calls other than Redis, which are noted when they begin.
-_REDIS_FREE = frozenset({"publish", "answer", "verify"})
+_REDIS_FREE = frozenset({"publish", "answer", "verify", "post"})
 
 
 def _request(args: tuple[Any, ...]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -74,6 +73,7 @@ class WebhookDeliveries:
     def __init__(self, ledger: Partitioned) -> None:
         settings = ledger.settings
         self._calls = ledger.calls
+        self._new_token = ledger.new_token
         self._prefix = settings.key_prefix
         partition_prefixes = keys.partition_prefixes(settings.key_prefix, settings.partitions)
         fleet = keys.fleet_prefix(settings.key_prefix)
@@ -83,7 +83,7 @@ class WebhookDeliveries:
     def write_due(self, hooks: Sequence[WebhookSettings], *, window: float) -> NewAlerts:
         """Write the deliveries of all alerts that are due."""
         request = {
-            "token": secrets.token_hex(6),
+            "token": self._new_token(),
             "hooks": [
                 {
                     "name": hook_name(hook.url, hook.secret_env),
@@ -120,7 +120,7 @@ class WebhookDeliveries:
             "deliveries",
             prefix,
             verb="take",
-            token=secrets.token_hex(8),
+            token=self._new_token(),
             tries=tries,
             spare=dict.fromkeys(skip, True),
             lease_ms=LEASE_SECONDS * 1000,

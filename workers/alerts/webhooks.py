@@ -42,6 +42,10 @@ _SENDERS_PER_HOOK = 2
 _PASSES = 20
 
 
+def _start_thread(run: Callable[[], None]) -> None:
+    threading.Thread(target=run, name="webhooks", daemon=True).start()
+
+
 class Undeliverable(Exception):
     """A failed try, with a message for people. ``final``: another try is pointless."""
 
@@ -63,11 +67,16 @@ class Webhooks:
         live: LiveSettings,
         *,
         randomness: Callable[[], float] = random.random,
+        post: Callable[[str, bytes, Mapping[str, str]], int] | None = None,
+        start_thread: Callable[[Callable[[], None]], None] = _start_thread,
     ) -> None:
+        """``post``: sends a body with headers to a URL and returns the status."""
         self.deliveries = WebhookDeliveries(ledger)
         self._live = live
         self._job = ledger.job
         self._randomness = randomness
+        self._post = post or _post
+        self._start_thread = start_thread
         self._busy: Counter[str] = Counter()
         self._senders = 0
         self._changed = threading.Condition()
@@ -98,7 +107,7 @@ class Webhooks:
             if self._senders >= most:
                 return
             self._senders += 1
-        threading.Thread(target=self._work, args=(prefixes,), daemon=True).start()
+        self._start_thread(lambda: self._work(prefixes))
 
     def _work(self, prefixes: Sequence[str]) -> None:
         """Send one delivery of each partition in turn until none is due."""
@@ -162,7 +171,7 @@ class Webhooks:
         headers = {"Content-Type": "application/json", DELIVERY_HEADER: delivery.id}
         if hook.secret_env is not None:
             headers[SIGNATURE_HEADER] = sign(_secret(hook.secret_env), body, time.time())
-        status = _post(hook.url, body, headers)
+        status = self._post(hook.url, body, headers)
         if not 200 <= status < 300:
             raise Undeliverable(f"the receiver answered with {status}")
 

@@ -14,8 +14,10 @@ _FILES = 160
 _FILES_PER_SLOT = 4
 #: Connections of a worker to its broker: publishing, consuming, events.
 _BROKER_CONNECTIONS = 20
+#: Connections that renew leases.
+_LEASE_CONNECTIONS = 2
 #: Round trips of several scripts take a second connection.
-CONNECTIONS = 2 * SHARED + _BROKER_CONNECTIONS
+CONNECTIONS = 2 * SHARED + _LEASE_CONNECTIONS + _BROKER_CONNECTIONS
 
 
 def require_files(slots: int) -> None:

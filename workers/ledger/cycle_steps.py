@@ -26,7 +26,7 @@ class CycleSteps(ClaimReads):
         self, entry: Entry, *, worker: str, lease: float | None = None
     ) -> CycleClaim | ClaimRefused:
         self._write_limits()
-        token, sent_at = self._new_token(), self.calls.clock.boottime()
+        token, sent_at = self.new_token(), self.calls.clock.boottime()
         answer = self.calls.one(
             "claim_cycle",
             self._prefix(entry.job_id),
@@ -54,7 +54,7 @@ class CycleSteps(ClaimReads):
         return ClaimRefused("lost") if answer[0] == "lost" else rows.publications(answer[1])
 
     def refuse_verification(self, lease: Lease, *, reason: str) -> bool:
-        return self._cycle_step("refuse_verification", lease, reason=reason, call=self._new_token())
+        return self._cycle_step("refuse_verification", lease, reason=reason, call=self.new_token())
 
     def settle_cycle(
         self,

@@ -47,8 +47,8 @@ class Partitioned:
     ) -> None:
         self._settings = settings
         self._schema = schema
-        #: Returns a random token for a lease.
-        self._new_token = new_token
+        #: Returns a random token, for a lease or a call.
+        self.new_token = new_token
         #: The settings in force now: quotas may change while a process runs.
         self._live = live or (lambda: settings)
         self.calls = RedisCalls(

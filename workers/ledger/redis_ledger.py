@@ -121,7 +121,7 @@ class RedisLedger(
     def _claim(
         self, script: str, entry: Entry, worker: str, **request: Any
     ) -> Claim | ClaimRefused:
-        token, sent_at = self._new_token(), self.calls.clock.boottime()
+        token, sent_at = self.new_token(), self.calls.clock.boottime()
         request |= {"token": token, "worker": worker}
         answer = self.calls.one(script, self._prefix(entry.job_id), **request)
         if answer[0] != "claimed":
@@ -282,7 +282,7 @@ class RedisLedger(
             by_prefix.setdefault(self._prefix(entry.job_id), []).append(
                 {"entry": str(entry), "error": text}
             )
-        terms = {"max": self._settings.publish_tries, "token": self._new_token()}
+        terms = {"max": self._settings.publish_tries, "token": self.new_token()}
         requests = [(p, {**terms, "failures": batch}) for p, batch in by_prefix.items()]
         return [Entry.parse(text) for texts in self.calls.many("fail", requests) for text in texts]
 

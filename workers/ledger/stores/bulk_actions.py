@@ -38,15 +38,23 @@ _RUN_SECONDS = 0.4
 class RedisBulkActions:
     """See tasks.escalations.Bulks for the methods' contracts."""
 
-    def __init__(self, calls: RedisCalls, *, prefix: str, lease: float = LEASE_SECONDS) -> None:
+    def __init__(
+        self,
+        calls: RedisCalls,
+        *,
+        prefix: str,
+        lease: float = LEASE_SECONDS,
+        new_token: Callable[[], str] = lambda: secrets.token_hex(8),
+    ) -> None:
         self._calls = calls
+        self.new_token = new_token
         self._fleet = keys.fleet_prefix(prefix)
         self._lease = lease
 
     def create(
         self, action: EndAction, which: EscalationFilter, ids: Sequence[str], *, per_second: float
     ) -> BulkAction:
-        bulk_id = f"b{int(time.time()):x}{secrets.token_hex(5)}"
+        bulk_id = f"b{int(self._calls.clock.now()):x}{self.new_token()}"
         self._step(
             "create",
             bulk_id,
@@ -130,7 +138,7 @@ def run_bulks(
         def in_time(until: float = until) -> bool:
             return clock() < until
 
-        token = secrets.token_hex(8)
+        token = bulks.new_token()
         try:
             run_bulk_action(ledger, bulks, publish, bulk_id, token=token, keep_going=in_time)
         except ValueError as error:  # another release wrote it, and its workers run it

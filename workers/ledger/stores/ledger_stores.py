@@ -29,7 +29,8 @@ class LedgerStores(Partitioned):
 
     @cached_property
     def bulk_actions(self) -> RedisBulkActions:
-        return RedisBulkActions(self.calls, prefix=self.settings.key_prefix)
+        prefix = self.settings.key_prefix
+        return RedisBulkActions(self.calls, prefix=prefix, new_token=self.new_token)
 
     @cached_property
     def config_changes(self) -> ConfigChanges:
