@@ -155,6 +155,9 @@ class Checker:
         client, fleet = self.world.server.client, keys.fleet_prefix(self.world.settings.key_prefix)
         found = [f"bulk action: {each}" for each in client.zrange(keys.bulks(fleet), 0, -1)]
         for prefix in (*self._prefixes(), fleet):
+            newest = client.xrevrange(keys.events(prefix), count=1)
+            if newest and newest[0][0] != client.hget(f"{prefix}alerts", "cursor"):
+                found.append(f"event: {newest[0][0]}")
             for name in sorted(client.keys(f"{prefix}deliveries:due:*")):
                 found += [f"delivery: {each}" for each in client.zrange(name, 0, -1)]
             found += [f"alert: {each}" for each in client.zrange(f"{prefix}alerts:due", 0, -1)]

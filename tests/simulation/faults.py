@@ -24,7 +24,8 @@ class Fault:
     """One fault, at the nth call of a port that has this name."""
 
     kind: str
-    #: The name of a script (`settle`), of a command (`hset`), or `publish`, `answer`, `verify`, `post`.
+    #: The name of a script (`settle`), of a command (`hset`), or `publish`, `answer`, `verify`,
+    #: `post`.
     call: str
     nth: int = 1
     #: How long it lasts, for those that last.

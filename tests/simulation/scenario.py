@@ -250,10 +250,16 @@ def _act(simulation: Simulation, action: Action, ids: dict[str, str]) -> Any:
                 simulation.fleet.pause(action.target)
             case "resume":
                 simulation.fleet.resume(action.target)
-            case "bulk requeued" | "bulk resolved" | "bulk cancelled":
-                simulation.fleet.bulk(action.kind.removeprefix("bulk "), action.target)
-            case "outbox retry" | "outbox drop":
-                simulation.fleet.outbox(action.kind.removeprefix("outbox "))
+            case "bulk requeued":
+                simulation.fleet.bulk("requeued", action.target)
+            case "bulk resolved":
+                simulation.fleet.bulk("resolved", action.target)
+            case "bulk cancelled":
+                simulation.fleet.bulk("cancelled", action.target)
+            case "outbox retry":
+                simulation.fleet.outbox("retry")
+            case "outbox drop":
+                simulation.fleet.outbox("drop")
             case "cancel" if action.target in ids:
                 simulation.cancel(ids[action.target])
             case "requeue" if action.target in ids:
