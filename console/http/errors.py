@@ -24,6 +24,7 @@ from mulligan.tasks.jobs.validation_errors import problem_of
 from mulligan.tasks.ports.errors import (
     BadInput,
     BlobsUnavailable,
+    DamagedRecord,
     LedgerUnavailable,
     StoreUnavailable,
 )
@@ -111,7 +112,7 @@ _MEANING = {
     413: "The body is larger than request_cap",
     422: "A value is invalid; the details list every problem",
     429: "Over the rate limit; see Retry-After",
-    500: "A bug; the message contains the id of its log entry",
+    500: "A bug, with the id of its log entry, or a damaged record (code `damaged`), with its key",
     503: "The ledger or the broker is away or refuses, or too many listeners; see Retry-After",
 }
 
@@ -165,10 +166,15 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
         headers = {"Retry-After": str(_RETRY_SECONDS)}
         return answer(request, HttpError(503, "unavailable", message, headers=headers))
 
+    def on_damaged(request: Request, error: Exception) -> Response:
+        _LOG.error("%s", error)
+        return answer(request, HttpError(500, "damaged", str(error)))
+
     app.add_exception_handler(HttpError, on_problem)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(BadInput, on_bad_input)
+    app.add_exception_handler(DamagedRecord, on_damaged)
     app.add_exception_handler(StoreUnavailable, on_unreachable)
     app.add_exception_handler(OperationalError, on_unreachable)
 

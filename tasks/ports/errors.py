@@ -18,6 +18,7 @@ class MulliganError(Exception):
     ├── RunnerError       the runner cannot answer this request
     ├── VerifierError     a verifier reached no verdict; this is not the answer's failure
     ├── MissingBlob       a stored snapshot or diff is gone
+    ├── DamagedRecord     a stored record cannot be read
     ├── CallCancelled     nobody wants the runner's answer any more
     └── StoreUnavailable  a store is away; no attempt failed, and nothing was judged
         ├── BlobsUnavailable     the blob store could not be reached
@@ -93,6 +94,10 @@ class VerifierError(MulliganError):
 
 class MissingBlob(MulliganError):
     """A stored snapshot or diff is gone."""
+
+
+class DamagedRecord(MulliganError):
+    """A stored record cannot be read."""
 
 
 class CallCancelled(MulliganError):

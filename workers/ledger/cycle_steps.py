@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from mulligan.policies.cycles.cycle import SelfRepairCycle
@@ -17,6 +19,7 @@ from mulligan.tasks.ports.ledger import (
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.claim_reads import ClaimReads
 from mulligan.workers.ledger.stored import rows
+from mulligan.workers.ledger.stored.stored_bodies import read_records
 
 
 class CycleSteps(ClaimReads):
@@ -85,15 +88,14 @@ class CycleSteps(ClaimReads):
             found += self.calls.run(
                 "ZREVRANGEBYSCORE", keys.cycles(prefix), "+inf", since * 1000, "LIMIT", 0, limit
             )
-        hashes = self.calls.hashes([keys.cycle(self._prefix(i), i) for i in found])
-        read = [(i, row) for i, row in zip(found, hashes, strict=True) if row]
-        newest = sorted(read, key=lambda each: float(each[1]["created_at"]), reverse=True)[:limit]
-        wanted = (
-            rows.read_cycle(i, row)
-            for i, row in newest
-            if tenant is None or row.get("tenant") == tenant
+        names = [keys.cycle(self._prefix(i), i) for i in found]
+        read = read_records(
+            (name, partial(_read_with_tenant, i, row))
+            for name, i, row in zip(names, found, self.calls.hashes(names), strict=True)
+            if row
         )
-        return [cycle for cycle in wanted if cycle is not None]
+        newest = sorted(read, key=lambda each: each[0].created_at, reverse=True)[:limit]
+        return [cycle for cycle, owner in newest if tenant is None or owner == tenant]
 
     def _cycle_step(self, script: str, lease: Lease, **request: Any) -> bool:
         entry = lease.entry
@@ -105,3 +107,7 @@ class CycleSteps(ClaimReads):
             **request,
         )
         return bool(answer[0] != "lost")
+
+
+def _read_with_tenant(cycle_id: str, row: Mapping[str, str]) -> tuple[SelfRepairCycle, str | None]:
+    return rows.read_cycle(cycle_id, row), row.get("tenant")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from mulligan.policies.jobs.job import Decoding
+from mulligan.policies.jobs.job import AttemptPlan, Decoding
 from mulligan.tasks.ports.ledger import (
     ClaimRefused,
     Ended,
@@ -16,6 +17,7 @@ from mulligan.tasks.ports.ledger import (
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.partitions import Partitioned
 from mulligan.workers.ledger.stored import rows
+from mulligan.workers.ledger.stored.stored_bodies import read_record, read_records
 
 #: Maximum groups, the newest, to filter.
 _GROUPS_SCANNED = 5000
@@ -54,14 +56,22 @@ class EscalationSteps(Partitioned):
         """Return the groups with these keys by signature, merged over the partitions."""
         found: dict[str, EscalationGroup] = {}
         *read, muted = self.calls.hashes([*names, self._muted])
-        for group in (rows.read_group(row, muted) for row in read if row):
+        groups = read_records(
+            (name, partial(rows.read_group, row, muted))
+            for name, row in zip(names, read, strict=True)
+            if row
+        )
+        for group in groups:
             known = found.get(group.signature)
             found[group.signature] = rows.merge_groups(known, group) if known else group
         return found
 
     def escalation(self, escalation_id: str) -> Escalation | None:
-        row = self.calls.hashes([keys.escalation(self._prefix(escalation_id), escalation_id)])[0]
-        return rows.read_escalation(escalation_id, row) if row else None
+        name = keys.escalation(self._prefix(escalation_id), escalation_id)
+        row = self.calls.hashes([name])[0]
+        if not row:
+            return None
+        return read_record(name, lambda: rows.read_escalation(escalation_id, row))
 
     def escalations(
         self,
@@ -99,8 +109,12 @@ class EscalationSteps(Partitioned):
         found: list[Escalation] = []
         for start in range(0, len(ids), _CHUNK):
             chunk = ids[start : start + _CHUNK]
-            hashes = self.calls.hashes([keys.escalation(prefix, i) for i in chunk])
-            read = (rows.read_escalation(i, r) for i, r in zip(chunk, hashes, strict=True) if r)
+            names = [keys.escalation(prefix, i) for i in chunk]
+            read = read_records(
+                (name, partial(rows.read_escalation, i, row))
+                for name, i, row in zip(names, chunk, self.calls.hashes(names), strict=True)
+                if row
+            )
             found += [each for each in read if matches(each)]
             if len(found) >= limit:
                 break
@@ -125,8 +139,11 @@ class EscalationSteps(Partitioned):
             if how == "requeued":
                 job = self.calls.hashes([keys.job(prefix, job_id)])[0]
                 if job:
-                    plan = rows.requeue_plan(job, prompt=prompt, decoding=decoding)
-                    request |= rows.requeue_request(job, plan) | self._needs(plan)
+                    plan, terms = read_record(
+                        keys.job(prefix, job_id),
+                        partial(_requeue_terms, job, prompt=prompt, decoding=decoding),
+                    )
+                    request |= terms | self._needs(plan)
             answer = self.calls.one("end_escalation", prefix, **request)
             if answer[0] == "stored":
                 continue  # another escalation of the same job was requeued since we read the job
@@ -147,3 +164,10 @@ class EscalationSteps(Partitioned):
     def _muted(self) -> str:
         # One place for all partitions: a group is muted where it has no escalation yet, too.
         return keys.muted(keys.fleet_prefix(self._settings.key_prefix))
+
+
+def _requeue_terms(
+    job: Mapping[str, str], *, prompt: str | None, decoding: Decoding | None
+) -> tuple[AttemptPlan, dict[str, Any]]:
+    plan = rows.requeue_plan(job, prompt=prompt, decoding=decoding)
+    return plan, rows.requeue_request(job, plan)

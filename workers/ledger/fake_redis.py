@@ -25,6 +25,7 @@ def fake_client(server: FakeServer | None = None) -> redis.Redis:
         connection_class=_Connection,
         server=server or FakeServer(version=(7,)),
         decode_responses=True,
+        encoding_errors="replace",
         protocol=2,
     )
     return redis.Redis(connection_pool=pool)

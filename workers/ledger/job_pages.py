@@ -9,12 +9,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.partitions import Partitioned
 from mulligan.workers.ledger.stored.rows import tokens_of
+from mulligan.workers.ledger.stored.stored_bodies import read_records
 
 #: Maximum jobs of a partition to filter for one page: with a rare label, pages are short.
 SCAN = 2000
@@ -133,11 +135,17 @@ def _request(jobs: JobFilter, limit: int, scan: int, cursor: str | None) -> dict
 
 def _read_page(answer: list[Any]) -> _PartitionPage:
     done, score, last, rows = answer
-    found = [_row(json.loads(text), float(at)) for at, text in rows]
+    found = read_records((_name(text), partial(_row, text, float(at))) for at, text in rows)
     return _PartitionPage(bool(int(done)), (float(score), str(last)), found)
 
 
-def _row(raw: dict[str, Any], at: float) -> tuple[_Position, JobRow]:
+def _name(text: str) -> str:
+    """Return the key of a row for the log: the script has encoded its id."""
+    return f"job:{json.loads(text)['id']}"
+
+
+def _row(text: str, at: float) -> tuple[_Position, JobRow]:
+    raw: dict[str, Any] = json.loads(text)
     row = JobRow(
         id=raw["id"],
         task_type=raw.get("task_type", ""),

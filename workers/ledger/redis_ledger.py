@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mulligan.policies.failures.failure import VerificationResult
@@ -33,7 +34,7 @@ from mulligan.workers.ledger.pauses import Pauses
 from mulligan.workers.ledger.status_reads import StatusReads
 from mulligan.workers.ledger.stored import rows
 from mulligan.workers.ledger.stored.digests import job_digest
-from mulligan.workers.ledger.stored.stored_bodies import read_tolerantly
+from mulligan.workers.ledger.stored.stored_bodies import read_record, read_records, read_tolerantly
 from mulligan.workers.ledger.stores.event_streams import in_order
 from mulligan.workers.ledger.stores.ledger_stores import LedgerStores
 
@@ -325,20 +326,29 @@ class RedisLedger(
         raw, *rest = self.calls.one("read_job", self._prefix(job_id), id=job_id)
         if not raw:
             return None
-        attempts, cycles = rest
-        return rows.read_job(
-            job_id,
-            rows.fields(raw),
-            [rows.fields(row) for row in attempts],
-            [c for i, row in cycles if (c := rows.read_cycle(i, rows.fields(row))) is not None],
+        prefix, (attempts, cycles) = self._prefix(job_id), rest
+        read_cycles = read_records(
+            (keys.cycle(prefix, i), partial(rows.read_cycle, i, rows.fields(row)))
+            for i, row in cycles
+        )
+        return read_record(
+            keys.job(prefix, job_id),
+            lambda: rows.read_job(
+                job_id, rows.fields(raw), [rows.fields(row) for row in attempts], read_cycles
+            ),
         )
 
     def jobs(self, *, state: str | None = None, limit: int = 50) -> list[JobView]:
         found: list[str] = []
         for prefix in self._prefixes():
             found += self.calls.run("ZREVRANGE", keys.jobs(prefix, state), 0, limit - 1)
-        hashes = self.calls.hashes([keys.job(self._prefix(i), i) for i in found])
-        read = [rows.read_job(i, row, (), ()) for i, row in zip(found, hashes, strict=True) if row]
+        names = [keys.job(self._prefix(i), i) for i in found]
+        hashes = self.calls.hashes(names)
+        read = read_records(
+            (name, partial(rows.read_job, i, row, (), ()))
+            for name, i, row in zip(names, found, hashes, strict=True)
+            if row
+        )
         return sorted(read, key=lambda view: view.created_at, reverse=True)[:limit]
 
     def events(self, *, after: str = "0", block: float | None = None) -> Iterator[Event]:
@@ -346,7 +356,8 @@ class RedisLedger(
         streams = self.event_streams
         start = streams.newest() if after == "$" else streams.position(after)
         for event, position in in_order(streams.read(start, limit=1000, block=block), start):
-            yield rows.read_event(",".join(position), event.data)
+            name = ",".join(position)
+            yield from read_records([(name, partial(rows.read_event, name, event.data))])
 
 
 def _is_another_job(job: Job, answer: Sequence[Any]) -> bool:

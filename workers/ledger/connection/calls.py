@@ -75,6 +75,8 @@ def connect(url: str, *, timeout: float = SOCKET_TIMEOUT) -> redis.Redis:
         client: redis.Redis = redis.Redis.from_url(
             url,
             decode_responses=True,
+            # Damaged bytes in one record must not make the others unreadable.
+            encoding_errors="replace",
             retry=Retry(NoBackoff(), 0),
             protocol=2,
             socket_timeout=timeout,

@@ -15,7 +15,7 @@ local function read_row(id, key)
   local function text(value) return type(value) == 'string' and value or '' end
   -- A cycle without a tenant has that of its job, as long as the job is kept.
   local tenant = c[5] or redis.call('HGET', job_key(string.match(id, '^(.*):%d+:%d+$')), 'tenant')
-  local values = { c[1], c[2], c[3] or '', c[4] or '', clean(tenant), clean(text(about.taskType)),
+  local values = { c[1], c[2] or '', c[3] or '', c[4] or '', clean(tenant), clean(text(about.taskType)),
     clean(text(about.causeLabel)), clean(c[6]), c[7] or '', id }
   local row = table.concat(values, FIELD_SEPARATOR)
   if ENDED[c[1]] then redis.call('HSET', key, 'row', row) end

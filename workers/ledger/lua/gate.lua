@@ -13,7 +13,10 @@
 
 local function read_gate(provider)
   local flat, gate = redis.call('HGETALL', gate_key(provider)), {}
-  for i = 1, #flat, 2 do gate[flat[i]] = tonumber(flat[i + 1]) or flat[i + 1] end
+  for i = 1, #flat, 2 do
+    local text = flat[i] == 'why' or flat[i] == 'last_fault'
+    gate[flat[i]] = text and flat[i + 1] or tonumber(flat[i + 1])
+  end
   gate.limit = gate.limit or provider_limit(provider)
   return gate
 end

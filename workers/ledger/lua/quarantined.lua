@@ -3,15 +3,17 @@ local done = {}
 local entries = given(R.entries) and R.entries or redis.call('ZRANGE', P .. 'outbox:quarantined', 0, -1)
 for _, entry in ipairs(entries) do
   local text = redis.call('HGET', P .. 'outbox:quarantine', entry)
-  local found = text and cjson.decode(text)
+  local read, found = pcall(cjson.decode, text or '')
+  -- A row that cannot be read can still be dropped or sent again.
+  if not read or type(found) ~= 'table' then found = text and {} end
   if found and (not given(R.tenant) or found.tenant == R.tenant) then
     if R.verb == 'drop' then
       leave_quarantine(entry)
-      end_escalation(found.escalation, 'resolved', R.by, 'dropped from the outbox')
+      end_escalation(found.escalation or '', 'resolved', R.by, 'dropped from the outbox')
       done[#done + 1] = entry
-    elseif release(entry, found.at) then
+    elseif release(entry, tonumber(found.at) or NOW) then
       leave_quarantine(entry)
-      end_escalation(found.escalation, 'requeued', R.by, 'sent again')
+      end_escalation(found.escalation or '', 'requeued', R.by, 'sent again')
       done[#done + 1] = entry
     end
   end

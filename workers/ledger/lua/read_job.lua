@@ -5,8 +5,10 @@ if #job == 0 then return { job } end
 local fields = {}
 for i = 1, #job, 2 do fields[job[i]] = job[i + 1] end
 local attempts, cycles = {}, {}
-local loops = math.max(tonumber(fields.loop), tonumber(fields.past_loops or '0'))
-for n = 1, tonumber(fields.attempt) do
+-- A damaged number counts as 0: the rest can be shown.
+local function number(text) return tonumber(text or '') or 0 end
+local loops = math.max(number(fields.loop), number(fields.past_loops))
+for n = 1, number(fields.attempt) do
   attempts[n] = redis.call('HGETALL', attempt_key(R.id, n))
   for loop = 1, loops do
     local id = string.format('%s:%d:%d', R.id, n, loop)

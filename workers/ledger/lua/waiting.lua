@@ -58,9 +58,10 @@ end
 
 local function provider_capacity(provider)
   local gate = redis.call('HMGET', gate_key(provider), 'opens_at', 'why', 'limit', 'openings')
-  if tonumber(gate[1] or '0') > NOW then return 0, gate[2], true end
+  -- A damaged number counts as missing.
+  if (tonumber(gate[1] or '') or 0) > NOW then return 0, gate[2] or 'provider', true end
   local limit = provider_limit(provider, tonumber(gate[3] or ''))
-  local why = tonumber(gate[4] or '0') > 0 and 'breaker' or 'provider'
+  local why = (tonumber(gate[4] or '') or 0) > 0 and 'breaker' or 'provider'
   return limit - slots_taken('provider:' .. provider), why
 end
 

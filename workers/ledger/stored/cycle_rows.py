@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 
@@ -12,6 +13,7 @@ from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.cycles.report import CycleRow
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.connection.calls import RedisCalls
+from mulligan.workers.ledger.stored.stored_bodies import read_records
 from mulligan.workers.settings.model import Settings
 
 #: Cycles per script call: a few milliseconds, so that Redis can serve other clients in between.
@@ -66,14 +68,21 @@ class CycleRows:
         (text,) = self._calls.one("cycle_rows", prefix, ids=ids)
         if not text:
             return {}
-        rows = (row.split(_FIELD_SEPARATOR) for row in text.split(_ROW_SEPARATOR))
-        return {row[9]: _row(row) for row in rows}
+        rows = [row.split(_FIELD_SEPARATOR) for row in text.split(_ROW_SEPARATOR)]
+        found = read_records(
+            (keys.cycle(prefix, row[-1]), partial(_named_row, row)) for row in rows
+        )
+        return dict(found)
 
 
 def precompute_rows(calls: RedisCalls, prefix: str, ids: Sequence[str]) -> None:
     """Store the rows of ended cycles in Redis, so that the first report is fast."""
     for start in range(0, len(ids), _CHUNK):
         calls.one("cycle_rows", prefix, ids=ids[start : start + _CHUNK])
+
+
+def _named_row(raw: list[str]) -> tuple[str, CycleRow]:
+    return raw[-1], _row(raw)
 
 
 def _row(raw: list[str]) -> CycleRow:

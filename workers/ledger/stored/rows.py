@@ -217,27 +217,23 @@ def read_verdict(text: str | None) -> tuple[Verdict | None, str | None]:
         return None, f"verdict: {type(error).__name__}"
 
 
-def read_cycle(cycle_id: str, raw: Mapping[str, str]) -> SelfRepairCycle | None:
-    """Read a cycle; None if its record is damaged or of a release with other statuses."""
-    try:
-        return SelfRepairCycle.model_validate(
-            {
-                "id": cycle_id,
-                "job_id": raw["job_id"],
-                "source_attempt": raw["source_attempt"],
-                "loop_index": raw["loop_index"],
-                "status": raw["status"],
-                "immediate_attempt_id": raw.get("immediate_attempt_id"),
-                "created_at": _seconds(raw, "created_at"),
-                "immediate_at": _seconds(raw, "immediate_at"),
-                "ended_at": _seconds(raw, "ended_at"),
-                "reason": raw.get("reason"),
-                "score": raw.get("score") or None,
-                "metadata": json.loads(raw.get("metadata", "{}")),
-            }
-        )
-    except (ValueError, KeyError):
-        return None
+def read_cycle(cycle_id: str, raw: Mapping[str, str]) -> SelfRepairCycle:
+    return SelfRepairCycle.model_validate(
+        {
+            "id": cycle_id,
+            "job_id": raw["job_id"],
+            "source_attempt": raw["source_attempt"],
+            "loop_index": raw["loop_index"],
+            "status": raw["status"],
+            "immediate_attempt_id": raw.get("immediate_attempt_id"),
+            "created_at": _seconds(raw, "created_at"),
+            "immediate_at": _seconds(raw, "immediate_at"),
+            "ended_at": _seconds(raw, "ended_at"),
+            "reason": raw.get("reason"),
+            "score": raw.get("score") or None,
+            "metadata": json.loads(raw.get("metadata", "{}")),
+        }
+    )
 
 
 def fields(flat: Sequence[str]) -> dict[str, str]:

@@ -1,19 +1,29 @@
-"""Reading bodies that another release may have written, or that are damaged.
+"""Reading records and bodies that another release may have written, or that are damaged.
 
 Work needs a whole body: a claim of one that cannot be read is refused. A person who looks at a job
-is better served with what can be read.
+is better served with what can be read. Lists leave out a record that cannot be read, and say so.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from mulligan.tasks.ports.errors import DamagedRecord
+
+log = logging.getLogger(__name__)
+
 T = TypeVar("T", bound=BaseModel)
+R = TypeVar("R")
+#: What reading a damaged record raises: a missing field, no number, no JSON, an unknown name.
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError)
+#: Keys to name in one line of the log.
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,35 @@ class TolerantRead(Generic[T]):
 
     value: T | None
     problem: str | None = None
+
+
+def read_record(key: str, read: Callable[[], R]) -> R:
+    """Read one record. Raises DamagedRecord, which names its key, if it cannot be read."""
+    try:
+        return read()
+    except _DAMAGE as error:
+        what = (
+            describe(error) if isinstance(error, ValueError) else f"{type(error).__name__} {error}"
+        )
+        raise DamagedRecord(f"the record {key} cannot be read: {what}") from error
+
+
+def read_records(records: Iterable[tuple[str, Callable[[], R]]]) -> list[R]:
+    """Read the records of a list by their keys. Leave out and log those that cannot be read."""
+    found, damaged, count = [], [], 0
+    for key, read in records:
+        count += 1
+        try:
+            found.append(read_record(key, read))
+        except DamagedRecord:
+            damaged.append(key)
+    if damaged:
+        more = ", …" if len(damaged) > _NAMED else ""
+        log.warning(
+            "%d of %d stored records cannot be read and are left out: %s%s",
+            len(damaged), count, ", ".join(damaged[:_NAMED]), more,
+        )  # fmt: skip
+    return found
 
 
 def read_tolerantly(model: type[T], text: str) -> TolerantRead[T]:

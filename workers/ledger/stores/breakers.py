@@ -32,7 +32,7 @@ class RedisBreakers:
 
 def _read(fields: Mapping[str, str], now: float) -> Breaker:
     def number(name: str) -> float:
-        return float(fields.get(name) or 0)
+        return _number(fields, name)
 
     first, until = number("first_fault_at"), number("opens_at")
     last = number("last_fault_at")
@@ -48,9 +48,17 @@ def _read(fields: Mapping[str, str], now: float) -> Breaker:
     )
 
 
+def _number(fields: Mapping[str, str], name: str) -> float:
+    """Return a number; a damaged one counts as missing, as it does for the scripts."""
+    try:
+        return float(fields.get(name) or 0)
+    except ValueError:
+        return 0.0
+
+
 def _state(fields: Mapping[str, str], now: float) -> BreakerState:
-    closed = float(fields.get("opens_at") or 0) > now
-    if float(fields.get("openings") or 0):
+    closed = _number(fields, "opens_at") > now
+    if _number(fields, "openings"):
         return "open" if closed else "half_open"
-    held = float(fields.get("ceiling_until") or 0) > now
+    held = _number(fields, "ceiling_until") > now
     return "limited" if closed or held else "closed"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.connection.calls import RedisCalls
+from mulligan.workers.ledger.stored.stored_bodies import read_records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,11 @@ class Quarantine:
             names = self._calls.run("ZREVRANGE", keys.quarantined(prefix), 0, limit - 1)
             if names:
                 rows = self._calls.run("HMGET", keys.quarantined_entries(prefix), *names)
-                found += [_read(name, row) for name, row in zip(names, rows, strict=True) if row]
+                found += read_records(
+                    (f"{keys.quarantined_entries(prefix)} {name}", partial(_read, name, row))
+                    for name, row in zip(names, rows, strict=True)
+                    if row
+                )
         found = [each for each in found if tenant is None or each.tenant == tenant]
         return sorted(found, key=lambda each: each.at, reverse=True)[:limit]
 
