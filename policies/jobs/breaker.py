@@ -42,7 +42,6 @@ class ProviderPolicy(Value):
     def request(self) -> dict[str, float]:
         """Return the constants as scripts read them, in milliseconds."""
         return {
-            "start": self.start,
             "threshold": self.threshold,
             "window_ms": self.window * 1000,
             "open_ms": self.open_seconds * 1000,

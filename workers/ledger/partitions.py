@@ -67,7 +67,9 @@ class Partitioned:
                 "stale_ms": settings.stale_after * 1000,
                 "grace_ms": settings.outbox_grace * 1000,
                 "schema": schema.number,
-                "gate": ProviderPolicy().request(),
+                "start_limit": ProviderPolicy().start,
+                # A text, because few scripts decode it.
+                "gate": json.dumps(ProviderPolicy().request()),
             },
         )
         #: Returns the configured calls at once to each provider.

@@ -1,13 +1,13 @@
 -- Take an attempt with a lease and a fencing token, or return the reason why not.
 local entry = attempt_entry(R.id, R.n)
-local job = redis.call('HMGET', job_key(R.id), 'state', 'deadline_at', 'task_type', 'tenant', 'lane')
+local job = redis.call('HMGET', job_key(R.id), 'state', 'deadline_at', 'task_type', 'tenant', 'lane',
+  'schema')
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'state', 'token', 'claims', 'not_before', 'mode',
-  'queued_at', 'runner', 'faults_last', 'output_by')
+  'queued_at', 'runner', 'faults_last', 'output_by', 'started_at')
 if not job[1] or not attempt[1] then take_entry(entry) return { 'gone' } end
 if TERMINAL[job[1]] or attempt[1] == 'settled' then take_entry(entry) return { 'finished' } end
 if attempt[1] == 'verifying' then take_entry(entry) return { 'verifying' } end
-if attempt[2] ~= R.token then need_room() end
 if attempt[2] and attempt[2] ~= '' then
   -- The same token: a repeated call, whose first answer was lost.
   if attempt[2] == R.token then return attempt_view('claimed', R.id, R.n) end
@@ -16,8 +16,12 @@ if attempt[2] and attempt[2] ~= '' then
 end
 -- Before the pause: an entry that is not due stays in the outbox.
 if attempt[4] and tonumber(attempt[4]) > NOW then return { 'early' } end
-if too_new(R.id) then return leave_to_newer(entry, R.id, key) end
+if unknown_schema(job[6]) then
+  need_room()
+  return leave_to_newer(entry, R.id, key)
+end
 if tonumber(job[2]) <= NOW then
+  need_room()
   take_entry(entry)
   finish(R.id, job[1], 'escalated', 'deadline', deadline_passed(attempt[8]))
   return { 'escalated', 'deadline' }
@@ -27,22 +31,23 @@ local asks = not job[5] and not attempt[9]
 local gates = attempt_gates(attempt[5], job[3], job[4], asks and provider_of(attempt[7]))
 local why, behind = held_back(entry, gates)
 if why and not R.already_run then
+  need_room()
   redis.call('ZREM', P .. 'leases', entry)
   if job[5] then set_state(R.id, job[1], 'waiting', why) else park(entry, behind, why) end
   return { WAITS[why], behind }
 end
 if tonumber(attempt[3] or '0') >= R.max_claims then
+  need_room()
   take_entry(entry)
   finish(R.id, job[1], 'escalated', 'worker_lost',
     string.format('%d workers were lost while running attempt %d', R.max_claims, R.n))
   return { 'escalated', 'worker_lost' }
 end
-take_entry(entry)
-redis.call('HSET', key, 'state', 'running', 'token', R.token, 'worker', R.worker,
+-- The first write needs room, too.
+take_lease(entry, R.lease_ms, gates, 'state', 'running', 'token', R.token, 'worker', R.worker,
   'claims', tonumber(attempt[3] or '0') + 1, 'claimed_at', stamp(NOW),
-  'hard_at', stamp(NOW + R.hard_ms))
-redis.call('HSETNX', key, 'started_at', stamp(NOW))
-take_lease(entry, R.lease_ms, gates)
+  'hard_at', stamp(NOW + R.hard_ms), 'started_at', attempt[10] or stamp(NOW))
+take_entry(entry)
 if job[5] then hold(job[5], entry) end
 set_state(R.id, job[1], 'running')
 event('attempt', R.id, { attempt = R.n, state = 'running', mode = attempt[5], task_type = job[3],

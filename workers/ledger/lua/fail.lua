@@ -14,7 +14,7 @@ for _, failure in ipairs(R.failures) do
       redis.call('HSET', P .. 'outbox:failures', entry, cjson.encode(known))
       e.published = 0
       write_entry(entry, e)
-      redis.call('ZADD', P .. 'outbox', NOW + R.grace_ms * 2 ^ known.count, entry)
+      redis.call('ZADD', P .. 'outbox', 'XX', NOW + R.grace_ms * 2 ^ known.count, entry)
     end
   end
 end

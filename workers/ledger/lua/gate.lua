@@ -11,14 +11,22 @@
 --   last_fault, last_fault_at  what the last fault or refusal was
 --   refusals, pauses           refusals in all, and since the last answer
 
+local POLICY
+-- The thresholds and times of policies/jobs/breaker.py, decoded by the few steps that use them.
+local function gate_policy()
+  POLICY = POLICY or cjson.decode(R.gate)
+  return POLICY
+end
+
 local function read_gate(provider)
   local flat, gate = redis.call('HGETALL', gate_key(provider)), {}
   for i = 1, #flat, 2 do
     local text = flat[i] == 'why' or flat[i] == 'last_fault'
     gate[flat[i]] = text and flat[i + 1] or tonumber(flat[i + 1])
   end
-  gate.limit = gate.limit or provider_limit(provider)
-  return gate
+  local configured = configured_limit(provider)
+  gate.limit = gate.limit or limit_of(nil, configured)
+  return gate, configured
 end
 
 local function write_gate(provider, gate)
@@ -48,7 +56,7 @@ local function leased_calls(provider)
 end
 
 local function close_gate(gate, ms, why)
-  local at = NOW + math.min(ms, R.gate.pause_cap_ms)
+  local at = NOW + math.min(ms, gate_policy().pause_cap_ms)
   if at > (gate.opens_at or 0) then gate.opens_at, gate.why = at, why end
 end
 
@@ -62,12 +70,10 @@ local function close_breaker(provider, gate)
 end
 
 -- The limit grows only while it is used, and not above a ceiling that was refused lately.
-local function grow(provider, gate)
+local function grow(provider, gate, configured)
   local reason = 'provider:' .. provider
-  local limit = provider_limit(provider, gate.limit)
-  -- Most answers come while there is room; counting without expired reservations takes longer.
-  if redis.call('ZCARD', active_key(reason)) < limit or slots_taken(reason) < limit then return false end
-  if provider_limit(provider, gate.limit + 1) <= limit then return false end
+  local limit = limit_of(gate.limit, configured)
+  if slots_taken(reason) < limit or limit_of(gate.limit + 1, configured) <= limit then return false end
   -- Reservations use the limit up, too, but workers that do not claim them need no higher one.
   if 2 * leased_calls(provider) < limit then return false end
   if gate.ceiling then
@@ -84,27 +90,26 @@ local function grow(provider, gate)
   return true
 end
 
--- Learns from an answer of the call that an entry made. Its slot is still taken. `wait_ms`: how long
--- the answer asks to send nothing more.
-local function answered(entry, wait_ms)
-  local provider = redis.call('HGET', record_key(entry), 'provider')
-  if not provider or provider == '' then return end
-  local gate = read_gate(provider)
+-- Learns from an answer of a provider. The slot of the call is still taken. `wait_ms`: how long the
+-- answer asks to send nothing more.
+local function answered(provider, wait_ms)
+  if (provider or '') == '' then return end
+  local gate, configured = read_gate(provider)
   local recovered = gate.faults or gate.openings or gate.pauses
   if recovered then
     close_breaker(provider, gate)
     gate.pauses = nil
   end
   if given(wait_ms) then close_gate(gate, wait_ms, 'provider') end
-  if grow(provider, gate) or recovered or given(wait_ms) then write_gate(provider, gate) end
+  if grow(provider, gate, configured) or recovered or given(wait_ms) then write_gate(provider, gate) end
 end
 
 -- Retry-After is an order, but one that proves too short is not believed for ever: 0 or a date in
 -- the past would make the fleet ask without a break. `pauses`: refusals without an answer in between.
 local function refusal_pause(pauses, retry_after_ms)
   local doubled = 2 ^ math.min(pauses - 1, 10)
-  if not retry_after_ms then return R.gate.pause_ms * doubled end
-  return math.max(retry_after_ms, math.min(100 * doubled, R.gate.hold_ms))
+  if not retry_after_ms then return gate_policy().pause_ms * doubled end
+  return math.max(retry_after_ms, math.min(100 * doubled, gate_policy().hold_ms))
 end
 
 -- Learns from a 429: the provider is there, and takes fewer calls at once. A burst of refusals
@@ -114,9 +119,9 @@ local function refused(entry, retry_after_ms)
   local call = redis.call('HMGET', key, 'provider', 'in_flight')
   local provider = call[1]
   if not provider or provider == '' then return nil end
-  local gate = read_gate(provider)
+  local gate, configured = read_gate(provider)
   close_breaker(provider, gate)
-  local limit = provider_limit(provider, gate.limit)
+  local limit = limit_of(gate.limit, configured)
   local others = leased_calls(provider) - 1
   if claimed_at(provider, entry) > (gate.decreased_at or 0) then
     -- Calls may have ended since this one began, so its own place counts, too.
@@ -124,15 +129,15 @@ local function refused(entry, retry_after_ms)
     gate.floor = math.max(1, math.floor(limit / 2))
     gate.limit = math.max(gate.floor, math.min(limit - 1, accepted))
     gate.decreased_at = NOW
-    local base = math.max(R.gate.hold_ms, R.gate.hold_pauses * (retry_after_ms or 0))
+    local base = math.max(gate_policy().hold_ms, gate_policy().hold_pauses * (retry_after_ms or 0))
     local confirmed = gate.ceiling == gate.limit + 1 and gate.hold
-    gate.hold = math.min(R.gate.hold_cap_ms, confirmed and 2 * gate.hold or base)
+    gate.hold = math.min(gate_policy().hold_cap_ms, confirmed and 2 * gate.hold or base)
     gate.pauses = (gate.pauses or 0) + 1
   else
     gate.limit = math.max(gate.floor or 1, math.min(limit, others))
   end
   -- Since the decrease that this refusal belongs to, answers may have ended the pauses and the hold.
-  gate.hold = gate.hold or R.gate.hold_ms
+  gate.hold = gate.hold or gate_policy().hold_ms
   gate.ceiling, gate.ceiling_until = gate.limit + 1, NOW + gate.hold
   gate.slow_start, gate.credit = gate.limit, 0
   gate.refusals = (gate.refusals or 0) + 1
@@ -145,7 +150,7 @@ end
 local function open_breaker(provider, gate)
   gate.openings = (gate.openings or 0) + 1
   gate.opened_at, gate.limit, gate.credit = NOW, 1, 0
-  local ms = math.min(R.gate.open_cap_ms, R.gate.open_ms * 2 ^ math.min(gate.openings - 1, 30))
+  local ms = math.min(gate_policy().open_cap_ms, gate_policy().open_ms * 2 ^ math.min(gate.openings - 1, 30))
   gate.why = 'breaker'
   gate.opens_at = math.max(gate.opens_at or 0, NOW + ms)
   state_changed(provider, gate, 'open')
@@ -172,10 +177,10 @@ local function faulted(entry, retry_after_ms)
       open_breaker(provider, gate)
     end
   else
-    local fresh = not gate.first_fault_at or NOW - gate.first_fault_at > R.gate.window_ms
+    local fresh = not gate.first_fault_at or NOW - gate.first_fault_at > gate_policy().window_ms
     if fresh then gate.first_fault_at = NOW end
     gate.faults = (fresh and 0 or gate.faults) + 1
-    if gate.faults >= R.gate.threshold then open_breaker(provider, gate) end
+    if gate.faults >= gate_policy().threshold then open_breaker(provider, gate) end
   end
   if retry_after_ms then close_gate(gate, retry_after_ms, gate.openings and 'breaker' or 'provider') end
   write_gate(provider, gate)

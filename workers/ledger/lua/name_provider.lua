@@ -16,8 +16,8 @@ if runner and runner ~= '' then
 end
 redis.call('SADD', P .. 'gates', R.provider)
 if record[2] == R.provider then return { 'named' } end
-free_provider(R.entry)
-local gates = { 'provider:' .. R.provider }
+free_provider(R.entry, record[2])
+local gates = add_slots({}, R.provider)
 local why, behind = held_back(R.entry, gates)
 if not why then
   take_slots(R.entry, gates, LEASED + NOW)

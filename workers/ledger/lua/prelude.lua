@@ -1,4 +1,5 @@
--- Shared by the scripts: each is given the definitions that it uses (workers/ledger/connection/scripts.py).
+-- Shared by the scripts: each is given the definitions that it uses, and builds the functions that it
+-- calls (workers/ledger/connection/scripts.py). No variable may have the name of a shared function.
 -- KEYS[1] is the prefix of one partition, ARGV[1] the request as JSON.
 -- The prefix contains the partition's hash tag, so all keys of a script live on one node.
 local P = KEYS[1]
@@ -107,20 +108,21 @@ local function publication(entry, e)
 end
 local function watermark(queue, priority) return queue .. '|' .. int(priority) end
 
--- Removes an entry that nobody needs any more, which proves nothing about other entries.
-local function drop_entry(entry)
+-- Removes an entry that nobody needs any more, which proves nothing about other entries. A published
+-- one has no failures, and one in the outbox is not parked.
+local function drop_entry(entry, published)
   redis.call('HDEL', P .. 'outbox:entries', entry)
-  redis.call('HDEL', P .. 'outbox:failures', entry)
-  redis.call('ZREM', P .. 'outbox', entry)
-  leave_parking(entry)
+  if not published then redis.call('HDEL', P .. 'outbox:failures', entry) end
+  if redis.call('ZREM', P .. 'outbox', entry) == 0 then leave_parking(entry) end
 end
 
 -- The claim, not the publication, removes an entry. Only a claim raises the watermarks of its queue:
 -- it shows that the message arrived, and so what the broker had no more urgent or older message of.
 local function take_entry(entry)
   local e = read_entry(entry)
-  drop_entry(entry)
-  if not e or e.published <= 0 then return end
+  local published = e and e.published > 0
+  drop_entry(entry, published)
+  if not published then return end
   local name = watermark(e.queue, e.priority)
   local latest = tonumber(redis.call('HGET', P .. 'watermarks', name) or '0')
   redis.call('HSET', P .. 'watermarks', name, stamp(math.max(latest, e.published)),
@@ -174,15 +176,17 @@ local function spend(id, tokens)
   end
 end
 
+local function index_state(id, old, new)
+  if old == new then return end
+  if old then redis.call('ZREM', P .. 'jobs:' .. old, id) end
+  redis.call('ZADD', P .. 'jobs:' .. new, NOW, id)
+end
+
 -- `behind` is the reason that the entry of a waiting job is parked behind.
 local function set_state(id, old, new, waiting_for, behind)
-  local key = job_key(id)
-  redis.call('HSET', key, 'state', new, 'waiting_for', waiting_for or '',
+  redis.call('HSET', job_key(id), 'state', new, 'waiting_for', waiting_for or '',
     'waiting_behind', behind or '', 'updated_at', stamp(NOW))
-  if old ~= new then
-    if old then redis.call('ZREM', P .. 'jobs:' .. old, id) end
-    redis.call('ZADD', P .. 'jobs:' .. new, NOW, id)
-  end
+  index_state(id, old, new)
 end
 
 local function open_cycles(id)
@@ -204,20 +208,21 @@ local function raise_schema(id)
   end
 end
 
--- Whether the job has a body that the caller's release cannot read.
-local function too_new(id)
-  return tonumber(redis.call('HGET', job_key(id), 'schema') or '1') > R.schema
+-- Whether a job of this schema has a body that the caller's release cannot read.
+local function unknown_schema(schema) return tonumber(schema or '1') > R.schema end
+local function too_new(id) return unknown_schema(redis.call('HGET', job_key(id), 'schema')) end
+
+local function expire_job(id, attempts, memory)
+  local ttl = R.retention_ms or 604800000
+  expire(job_key(id), ttl)
+  for n = 1, tonumber(attempts) do expire(attempt_key(id, n), ttl) end
+  if memory then expire(P .. memory, ttl) end
 end
 
 -- Retention starts at the terminal state, but not before delayed verification has ended.
 local function retain(id)
-  local key = job_key(id)
-  local job = redis.call('HMGET', key, 'state', 'attempt', 'memory', 'open_cycles')
-  if not TERMINAL[job[1]] or (job[4] and job[4] ~= '') then return end
-  local ttl = R.retention_ms or 604800000
-  expire(key, ttl)
-  for n = 1, tonumber(job[2]) do expire(attempt_key(id, n), ttl) end
-  if job[3] then expire(P .. job[3], ttl) end
+  local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'memory', 'open_cycles')
+  if TERMINAL[job[1]] and (job[4] or '') == '' then expire_job(id, job[2], job[3]) end
 end
 
 -- An idempotency key may be used again when its job is no longer kept. If that job left records
@@ -362,11 +367,13 @@ end
 
 -- Ends a job and its open cycles. The cycles of a job that succeeded stay open to be re-checked.
 local function finish(id, old, state, reason, detail, failure)
-  set_state(id, old, state)
   local key = job_key(id)
-  redis.call('HSET', key, 'reason', reason or '', 'detail', detail or '',
+  redis.call('HSET', key, 'state', state, 'waiting_for', '', 'waiting_behind', '',
+    'updated_at', stamp(NOW), 'reason', reason or '', 'detail', detail or '',
     'finished_at', stamp(NOW))
-  local job = redis.call('HMGET', key, 'attempt', 'tokens', 'task_type', 'tenant', 'lane')
+  index_state(id, old, state)
+  local job = redis.call('HMGET', key, 'attempt', 'tokens', 'task_type', 'tenant', 'lane', 'on_done',
+    'memory', 'open_cycles')
   local data = { state = state, reason = reason, attempts = tonumber(job[1]),
     tokens = tonumber(job[2]) or cjson.null, task_type = job[3], tenant = job[4] or nil,
     first_try = state == 'succeeded' and job[1] == '1' }
@@ -377,7 +384,9 @@ local function finish(id, old, state, reason, detail, failure)
   end
   redis.call('ZREM', P .. 'stale', 'j:' .. id)
   -- An attempt that still runs keeps its slots until its worker reports or its lease expires.
-  if not FREED[entry] and not redis.call('ZSCORE', P .. 'leases', entry) then free_slots(entry) end
+  if not FREED[entry] and not redis.call('ZSCORE', P .. 'leases', entry) then
+    free_slots(entry, holdings_of(entry))
+  end
   if state == 'escalated' then
     data.signature, data.escalation = escalate(id .. ':' .. job[1], id, job[1], nil, reason, detail, failure)
   end
@@ -386,10 +395,9 @@ local function finish(id, old, state, reason, detail, failure)
     for _, cycle in ipairs(open_cycles(id)) do end_cycle(id, cycle, state, reason or state) end
     save_open_cycles(id, {})
   end
-  local done = redis.call('HGET', job_key(id), 'on_done')
-  if done then enqueue('d:' .. id .. '/1', done, 5, NOW) end
+  if job[6] then enqueue('d:' .. id .. '/1', job[6], 5, NOW) end
   event('job', id, data)
-  retain(id)
+  if state ~= 'succeeded' or (job[8] or '') == '' then expire_job(id, job[1], job[7]) end
   return data.escalation
 end
 

@@ -6,6 +6,6 @@ for _, provider in ipairs(redis.call('SMEMBERS', P .. 'gates')) do
   local learned = tonumber(redis.call('HGET', gate_key(provider), 'limit') or '')
   local in_flight = slots_taken('provider:' .. provider)
   local parked = redis.call('ZCARD', parked_key('provider:' .. provider))
-  found[#found + 1] = { provider, gate, int(provider_limit(provider, learned)), in_flight, parked }
+  found[#found + 1] = { provider, gate, int(limit_of(learned, configured_limit(provider))), in_flight, parked }
 end
 return { found, stamp(NOW) }

@@ -5,9 +5,9 @@ local kind, id, n, index = parse_entry(R.entry)
 local key = kind == 'c' and cycle_key(cycle_of(R.entry)) or attempt_key(id, n)
 local suffix = kind == 'v' and ':' .. index or ''
 local v = kind == 'v' and 'v' or ''
-local found = redis.call('HMGET', key, v .. 'token' .. suffix, 'requeued_by')
+local found = redis.call('HMGET', key, v .. 'token' .. suffix, 'requeued_by', 'released')
 -- A repeated call, whose first answer was lost.
-if found[2] == R.token then return { 'requeued', '', kept_released(key), '' } end
+if found[2] == R.token then return { 'requeued', '', found[3] or '', '' } end
 if found[1] ~= R.token then return { 'lost' } end
 redis.call('HSET', key, v .. 'token' .. suffix, '', 'requeued_by', R.token)
 -- A refused call waits for its provider, at the front; any other one for its own back-off.
@@ -58,7 +58,7 @@ if kind == 'c' then redis.call('HSETNX', key, 'first_due_at', redis.call('HGET',
 if provider then
   redis.call('HDEL', key, 'not_before')
   park(R.entry, 'provider:' .. provider, 'provider', true)
-  return { 'requeued', stamp(opens_at - NOW), keep_released(key), stamp(opens_at - NOW) }
+  return { 'requeued', stamp(opens_at - NOW), keep_released(key, found[3]), stamp(opens_at - NOW) }
 end
 redis.call('HSET', key, kind == 'c' and 'due_at' or v .. 'not_before' .. suffix, stamp(due))
 if kind == 'c' then
@@ -69,4 +69,4 @@ else
   enqueue(R.entry, kind == 'a' and queue_of(mode) or 'verify', priority_of(mode, job[3]), due)
 end
 local opens_in = opens_at and opens_at > NOW and stamp(opens_at - NOW) or ''
-return { 'requeued', stamp(due - NOW), keep_released(key), opens_in }
+return { 'requeued', stamp(due - NOW), keep_released(key, found[3]), opens_in }

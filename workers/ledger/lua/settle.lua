@@ -1,14 +1,15 @@
 -- Write the verdict, the memory's count, the cycle, the job's next state and the next attempt's
 -- entry in one step, so that nothing is recorded without its consequences.
 local key = attempt_key(R.id, R.n)
-local attempt = redis.call('HMGET', key, 'token', 'state', 'settled_by', 'runner', 'provider')
+local attempt = redis.call('HMGET', key, 'token', 'state', 'settled_by', 'runner', 'provider',
+  'released')
 -- The answer says `next` if there is an attempt to publish: not if it is parked or the job has ended.
 local function settled(freed)
   local following = given(R.next) and attempt_entry(R.id, R.next.number)
   local due = following and read_entry(following) and not is_parked(following)
   return { 'settled', due and 'next' or '', freed }
 end
-if attempt[2] == 'settled' then return attempt[3] == R.token and settled(kept_released(key)) or { 'lost' } end
+if attempt[2] == 'settled' then return attempt[3] == R.token and settled(attempt[6] or '') or { 'lost' } end
 if attempt[1] ~= R.token then return { 'lost' } end
 local entry = attempt_entry(R.id, R.n)
 local jkey = job_key(R.id)
@@ -24,8 +25,8 @@ if retried and job[8] then
   redis.call('ZADD', active_key('quota:' .. job[8]), NOW + RESERVED_MS, next_entry)
   redis.call('ZREM', active_key('quota:' .. job[8]), entry)
 end
-if (attempt[5] or '') ~= '' then answered(entry) end -- an error without an answer is the provider's answer, too
-drop_lease(entry)
+answered(attempt[5]) -- an error without an answer is the provider's answer, too
+end_lease(entry, attempt[5], job[8], job[7])
 
 -- Best attempt = (success, score, earliest).
 local score = given(R.score) and R.score or -1
@@ -72,7 +73,7 @@ if given(R.session) then
 end
 if TERMINAL[job[1]] then
   retain(R.id) -- so that what was just counted expires with the job
-  return settled(keep_released(key))
+  return settled(keep_released(key, attempt[6]))
 end
 
 -- The mandatory retry has been processed, whatever its score.
@@ -102,10 +103,10 @@ if given(R.next) then
     enqueue(next_entry, n.queue, n.priority, NOW + n.delay_ms)
   elseif not make_due(next_entry, n.queue, n.priority,
     attempt_gates(n.mode, job[9], job[8], provider_of(runner))) then
-    free_slots(next_entry) -- its tenant's, for others
+    free_slots(next_entry, nil, job[8]) -- its tenant's, for others
   end
 else
   finish(R.id, job[1], R.finish.state, R.finish.reason, R.finish.detail,
     given(R.group_signature) and { signature = R.group_signature, kind = given(R.kind) and R.kind or '' } or nil)
 end
-return settled(keep_released(key))
+return settled(keep_released(key, attempt[6]))

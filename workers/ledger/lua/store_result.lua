@@ -31,5 +31,5 @@ redis.call('HSET', key, 'state', 'running', 'token', R.token, 'claims', 0,
   'hard_at', stamp(NOW + R.hard_ms))
 local tenant = redis.call('HGET', job_key(R.id), 'tenant')
 -- Never refused: only settling is left.
-take_lease(attempt_entry(R.id, R.n), R.lease_ms, tenant and { 'quota:' .. tenant } or {})
+take_lease(attempt_entry(R.id, R.n), R.lease_ms, add_slots({}, nil, tenant))
 return attempt_view('last', R.id, R.n)

@@ -29,9 +29,7 @@ end
 -- -- slots ----------------------------------------------------------------------------------------
 
 local function slots_taken(reason)
-  local key = active_key(reason)
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', NOW)
-  return redis.call('ZCARD', key)
+  return redis.call('ZCOUNT', active_key(reason), '(' .. stamp(NOW), '+inf')
 end
 
 local function has_slot(reason, entry)
@@ -49,32 +47,31 @@ local function quota_capacity(tenant)
   return concurrency - slots_taken('quota:' .. tenant), 'budget'
 end
 
+local function configured_limit(provider)
+  return tonumber(redis.call('HGET', P .. 'limits', 'provider:' .. provider) or '')
+end
 -- Returns the calls that a provider may have in flight: what was learned, at most what is configured.
 -- Before anything was learned, what is configured is the best guess.
-local function provider_limit(provider, learned)
-  local configured = tonumber(redis.call('HGET', P .. 'limits', 'provider:' .. provider) or '')
-  return math.min(learned or configured or R.gate.start, configured or math.huge)
+local function limit_of(learned, configured)
+  return math.min(learned or configured or R.start_limit, configured or math.huge)
 end
 
 local function provider_capacity(provider)
   local gate = redis.call('HMGET', gate_key(provider), 'opens_at', 'why', 'limit', 'openings')
   -- A damaged number counts as missing.
   if (tonumber(gate[1] or '') or 0) > NOW then return 0, gate[2] or 'provider', true end
-  local limit = provider_limit(provider, tonumber(gate[3] or ''))
+  local limit = limit_of(tonumber(gate[3] or ''), configured_limit(provider))
   local why = (tonumber(gate[4] or '') or 0) > 0 and 'breaker' or 'provider'
   return limit - slots_taken('provider:' .. provider), why
 end
 
 -- Returns how many entries may start behind a reason (nil without a limit), what their jobs wait for
 -- otherwise, and whether it is closed even for those that have a slot.
-local function unpaused_capacity(reason)
+local function capacity(reason)
+  if redis.call('HEXISTS', P .. 'paused', reason) == 1 then return 0, 'pause', true end
   local kind, name = string.match(reason, '^([%a_]+):(.*)$')
   if kind == 'quota' then return quota_capacity(name) end
   if kind == 'provider' then return provider_capacity(name) end
-end
-local function capacity(reason)
-  if redis.call('HEXISTS', P .. 'paused', reason) == 1 then return 0, 'pause', true end
-  return unpaused_capacity(reason)
 end
 
 -- -- what may hold an entry back ------------------------------------------------------------------
@@ -91,21 +88,24 @@ local function provider_of(runner)
   return redis.call('HGET', P .. 'providers', runner) or nil
 end
 
-local function attempt_gates(mode, task_type, tenant, provider)
-  local gates = { 'queue:' .. queue_of(mode), 'task_type:' .. (task_type or '') }
-  if provider and provider ~= '' then gates[#gates + 1] = 'provider:' .. provider end
-  if tenant and tenant ~= '' then gates[#gates + 1] = 'quota:' .. tenant end
+-- Adds what has slots to a list of reasons, which then names the provider and the tenant, too.
+local function add_slots(gates, provider, tenant)
+  if provider and provider ~= '' then
+    gates[#gates + 1], gates.provider = 'provider:' .. provider, provider
+  end
+  if tenant and tenant ~= '' then gates[#gates + 1], gates.tenant = 'quota:' .. tenant, tenant end
   return gates
+end
+
+local function attempt_gates(mode, task_type, tenant, provider)
+  return add_slots({ 'queue:' .. queue_of(mode), 'task_type:' .. (task_type or '') }, provider, tenant)
 end
 
 -- A delayed verification asks a provider only for a new answer, which it then stores.
 local function cycle_gates(queue, id, best, output)
-  local gates = { 'queue:' .. queue }
-  if queue == 'attempt' and best and not output then
-    local provider = provider_of(redis.call('HGET', attempt_key(id, best), 'runner'))
-    if provider then gates[2] = 'provider:' .. provider end
-  end
-  return gates
+  local asks = queue == 'attempt' and best and not output
+  return add_slots({ 'queue:' .. queue },
+    asks and provider_of(redis.call('HGET', attempt_key(id, best), 'runner')))
 end
 
 -- Returns the reasons that may hold an entry back; nil if there is nothing left to run.
@@ -133,34 +133,34 @@ local function held_back(entry, gates)
   local paused = redis.call('HMGET', P .. 'paused', unpack(gates))
   for i, reason in ipairs(gates) do
     if paused[i] then return 'pause', reason end
-    local free, why, closed = unpaused_capacity(reason)
-    if free and free <= 0 and (closed or not has_slot(reason, entry)) then return why, reason end
   end
+  local function full(reason, free, why, closed)
+    return free and free <= 0 and (closed or not has_slot(reason, entry)) and why
+  end
+  local provider, tenant = gates.provider, gates.tenant
+  local why = provider and full('provider:' .. provider, provider_capacity(provider))
+  if why then return why, 'provider:' .. provider end
+  why = tenant and full('quota:' .. tenant, quota_capacity(tenant))
+  if why then return why, 'quota:' .. tenant end
 end
 
-local function each_slot(gates, act)
-  for _, reason in ipairs(gates) do
-    local kind, name = string.match(reason, '^([%a_]+):(.*)$')
-    if kind == 'provider' or kind == 'quota' then act(reason, kind == 'provider' and name) end
-  end
-end
-
--- Takes a slot behind each reason. `in_flight` is how many calls a provider then has.
-local function take_slots(entry, gates, score)
-  local key = record_key(entry)
+-- Takes a slot behind each reason. `in_flight` is how many calls a provider then has. The caller may
+-- add fields to the record of the entry.
+local function take_slots(entry, gates, score, ...)
   FREED[entry] = nil
-  each_slot(gates, function(reason, provider)
+  if gates.tenant then redis.call('ZADD', active_key('quota:' .. gates.tenant), score, entry) end
+  if gates.provider then
+    local reason = 'provider:' .. gates.provider
     redis.call('ZADD', active_key(reason), score, entry)
-    if provider then
-      redis.call('HSET', key, 'provider', provider, 'in_flight',
-        redis.call('ZCARD', active_key(reason)))
-    end
-  end)
+    redis.call('HSET', record_key(entry), 'provider', gates.provider, 'in_flight', slots_taken(reason), ...)
+  elseif select('#', ...) > 0 then
+    redis.call('HSET', record_key(entry), ...)
+  end
 end
 
-local function take_lease(entry, ms, gates)
+local function take_lease(entry, ms, gates, ...)
   redis.call('ZADD', P .. 'leases', NOW + ms, entry)
-  take_slots(entry, gates, LEASED + NOW)
+  take_slots(entry, gates, LEASED + NOW, ...)
 end
 
 -- -- parking and releasing ------------------------------------------------------------------------
@@ -221,7 +221,7 @@ end
 -- Parks an entry. What it had reserved goes to the next ones.
 local function park(entry, behind, why, at_front)
   put_behind(entry, behind, why, at_front)
-  free_slots(entry)
+  free_slots(entry, holdings_of(entry))
 end
 
 -- Makes an entry without slots due now: the caller of the script publishes it, unless it would have to
@@ -287,6 +287,7 @@ end
 -- is reserved goes to the front of its queue, if its reason has a small share of the work. One that
 -- another reason holds back moves behind that.
 local function release_behind(reason, most)
+  redis.call('ZREMRANGEBYSCORE', active_key(reason), '-inf', NOW) -- reservations that have expired
   for done = 1, most do
     local free = capacity(reason)
     if free and free <= 0 then return done - 1 end
@@ -314,35 +315,41 @@ local function free_slot(reason, entry)
 end
 
 -- The slot of a provider is free when it has answered; that of a quota when the lease ends.
-local function free_provider(entry)
-  local key = record_key(entry)
-  local provider = redis.call('HGET', key, 'provider')
-  if not provider or provider == '' then return end
-  redis.call('HSET', key, 'provider', '')
+local function free_provider(entry, provider)
+  if (provider or '') == '' then return end
+  redis.call('HSET', record_key(entry), 'provider', '')
   free_slot('provider:' .. provider, entry)
 end
 
-local function free_slots(entry)
+-- Returns the provider and the tenant that an entry may have a slot of, and its lane.
+local function holdings_of(entry)
   local kind, id = parse_entry(entry)
-  if kind ~= 'a' and kind ~= 'c' then return end
-  free_provider(entry)
-  local tenant = kind == 'a' and redis.call('HGET', job_key(id), 'tenant')
+  local job = redis.call('HMGET', job_key(id), 'tenant', 'lane')
+  local calls = kind == 'a' or kind == 'c'
+  return calls and redis.call('HGET', record_key(entry), 'provider'), kind == 'a' and job[1], job[2]
+end
+
+local function free_slots(entry, provider, tenant)
+  free_provider(entry, provider)
   if tenant then free_slot('quota:' .. tenant, entry) end
   FREED[entry] = true
 end
 
-local function drop_lease(entry)
+local function end_lease(entry, provider, tenant, lane)
   redis.call('ZREM', P .. 'leases', entry)
-  local _, id = parse_entry(entry)
-  local lane = redis.call('HGET', job_key(id), 'lane')
   if lane then let_go(lane, entry) end
-  free_slots(entry)
+  free_slots(entry, provider, tenant)
 end
+local function drop_lease(entry) end_lease(entry, holdings_of(entry)) end
 
--- What a step released is kept with its record, so that a repeated call answers the same.
-local function keep_released(key)
+-- What a step released is kept with its record, so that a repeated call answers the same. `before` is
+-- what an earlier step kept there.
+local function keep_released(key, before)
   local text = table.concat(RELEASED, '\n')
-  if text == '' then redis.call('HDEL', key, 'released') else redis.call('HSET', key, 'released', text) end
+  if text ~= '' then
+    redis.call('HSET', key, 'released', text)
+  elseif before then
+    redis.call('HDEL', key, 'released')
+  end
   return text
 end
-local function kept_released(key) return redis.call('HGET', key, 'released') or '' end
