@@ -13,7 +13,7 @@ import pytest
 import redis
 from support.jobs import answer, make_job, passed
 from support.ledger_scenario import Scenario, ScenarioMaker, SettingsMaker
-from support.provider_calls import fail_call, start_call
+from support.provider_calls import answer_call, ask, fail_call, start_call
 from support.redis_server import RedisServer
 from support.settlements import escalates, retries_by_policy, retries_immediately, succeeds
 from support.waiting import wait_for
@@ -85,6 +85,37 @@ def test_a_job_is_read_in_one_script(ledger: RedisLedger) -> None:
     assert [attempt.settled_at is None for attempt in view.attempts] == [False, True]
     assert [cycle.status for cycle in view.cycles] == ["pending_immediate_retry"]
     assert ledger.job("p00-nowhere") is None
+
+
+def run_published_attempt(ledger: RedisLedger) -> Callable[[], None]:
+    """Return the ledger's steps of an attempt whose message was sent and whose answer is good."""
+    new = submission()
+    ledger.accept([new])
+    ledger.stamp([Entry("attempt", new.id, 1)])
+
+    def run() -> None:
+        claim = ask(ledger, new.id, "provider")
+        assert isinstance(claim, Claim)
+        answer_call(ledger, claim)
+        ledger.settle(claim.lease, succeeds(claim))
+
+    return run
+
+
+def commands(client: redis.Redis) -> int:
+    stats: Any = client.info("stats")
+    return int(stats["total_commands_processed"])
+
+
+def test_the_cost_of_an_attempt(ledger: RedisLedger, redis_client: redis.Redis) -> None:
+    """Given a known provider, then an attempt takes 54 commands, those inside scripts included,
+    in 3 round trips. The README counts the commands of the broker, too, and no tokens."""
+    run_published_attempt(ledger)()
+    run = run_published_attempt(ledger)
+    before, trips = commands(redis_client), ledger.round_trips
+    run()
+    trips = ledger.round_trips - trips
+    assert (commands(redis_client) - before - 1, trips) == (54, 3)  # 1: the first INFO
 
 
 # -- patience --------------------------------------------------------------------------------------
