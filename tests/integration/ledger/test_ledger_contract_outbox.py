@@ -274,6 +274,19 @@ def test_a_long_backlog_does_not_delay_unpublished_entries(new_scenario: Scenari
     assert scenario.swept_entries() == {f"a:{late}/1"}
 
 
+def test_a_due_retry_is_in_the_first_sweep_however_much_is_due(new_scenario: ScenarioMaker) -> None:
+    """Given more jobs than a sweep takes, all older than a retry that was never published."""
+    scenario = new_scenario(sweep_limit=5)
+    retried = scenario.submit()
+    claim = scenario.claim(retried)
+    for _ in range(20):
+        scenario.submit()
+    scenario.advance(1)
+    scenario.settle(claim, retries_immediately(claim))
+    scenario.advance(10)
+    assert f"a:{retried}/2" in scenario.swept_entries()
+
+
 def test_a_sweep_is_bounded_and_the_next_one_continues(
     new_scenario: ScenarioMaker,
 ) -> None:
