@@ -506,6 +506,23 @@ def test_released_entries_delay_nobody(new_fake_scenario: ScenarioMaker) -> None
     assert len(scenario.swept_entries()) == 50
 
 
+def test_more_reasons_than_a_sweep_releases_take_turns(new_scenario: ScenarioMaker) -> None:
+    scenario = new_scenario(sweep_limit=2)
+    kinds = [f"kind-{number}" for number in range(4)]
+    for kind in kinds:
+        scenario.ledger.pause(f"task_type:{kind}")
+    parked = {scenario.submit(task_type=kind): kind for kind in kinds for _ in range(6)}
+    for kind in kinds:
+        scenario.ledger.resume(f"task_type:{kind}")
+    released = set()
+    for _ in kinds:
+        scenario.advance(1)
+        found = [each.entry for each in scenario.sweep()]
+        scenario.ledger.stamp(found)
+        released |= {parked[entry.job_id] for entry in found}
+    assert released == set(kinds)
+
+
 def test_cancelled_entries_leave_their_parking_place(scenario: Scenario) -> None:
     scenario.ledger.pause("task_type:extract")
     job_id = scenario.submit()
