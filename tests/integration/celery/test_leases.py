@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -177,6 +177,9 @@ class Boottime:
     def __call__(self) -> float:
         return self.now
 
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
     @property
     def clock(self) -> Clock:
         return Clock(boottime=self)
@@ -193,8 +196,11 @@ def sleepy_keeper(scenario: Scenario, boottime: Boottime) -> tuple[LeaseKeeper, 
 class CountingLedger(SlowLedger):
     """A ledger that counts renewals and whose clock stands still."""
 
+    on_renewal: Callable[[], None] = staticmethod(lambda: None)
+
     def renew(self, leases: Sequence[Lease]) -> set[Entry]:
         self.renewals += 1
+        self.on_renewal()
         return self._scenario.ledger.renew(leases)
 
 
@@ -251,6 +257,10 @@ def test_a_renewal_makes_a_lease_sure_from_the_time_it_was_sent(scenario: Scenar
         boottime.now += scenario.settings.lease / 4  # the next renewal may come too late
         assert held.is_sure()
         assert ledger.renewals == 2
+        ledger.on_renewal = lambda: boottime.sleep(scenario.settings.lease / 2)  # a late answer
+        keeper.renew()
+        assert held.is_sure()
+        assert ledger.renewals == 4  # too much of the lease had passed when the answer came
 
 
 def test_a_lost_lease_cancels_the_call_that_it_covers(scenario: Scenario) -> None:
