@@ -22,6 +22,18 @@ def test_an_answer_survives_a_redis_that_refuses(refusal: Refusal, version: int,
         assert set(simulation.world.providers.calls.values()) == {1}
 
 
+@pytest.mark.parametrize("call", ["store_cycle_output", "settle_cycle"])
+def test_a_delayed_verification_survives_a_redis_that_refuses(call: str) -> None:
+    with Simulation(workers=2) as simulation:
+        delayed = {"after": 1, "mode": "reformulate", "prompt": "Once more."}
+        simulation.submit(40, 90, 90, delayed_verification=delayed)
+        simulation.fault("redis_refuses", call, seconds=30, refusal="OOM")
+        simulation.run(90)
+        simulation.check()
+        assert simulation.calls(call) > 1
+        assert set(simulation.world.providers.calls.values()) == {1}
+
+
 @pytest.mark.parametrize("refusal", ["READONLY", "BUSY", "LOADING"])
 def test_a_claim_is_not_used_after_a_refusal_that_outlived_its_lease(refusal: Refusal) -> None:
     """The first worker has its claim and then waits for the state of its provider."""
