@@ -156,9 +156,15 @@ def test_an_entry_that_nobody_needs_is_dropped(scenario: Scenario) -> None:
     job_id = scenario.submit()
     scenario.hand_over(job_id)
     scenario.ledger.cancel(job_id)
-    fail(scenario, Entry("verification", job_id, 1, 0), 5)
+    entry = Entry("verification", job_id, 1, 0)
+    fail(scenario, entry, 5)
+    # Cancelling removes it; one that was left by something else is damaged, too.
+    scenario.ledger.calls.run("HSET", "mulligan:{p00}:outbox:entries", str(entry), "?")
+    scenario.ledger.calls.run("ZADD", "mulligan:{p00}:outbox", 0, str(entry))
+    assert scenario.swept_entries() == set()
     assert scenario.ledger.quarantine.count() == 0
     assert scenario.ledger.escalations() == []
+    assert scenario.view(job_id).state == "cancelled"
 
 
 # -- what a person does ----------------------------------------------------------------------------
