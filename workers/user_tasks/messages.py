@@ -21,6 +21,13 @@ _dumps: Callable[[Any], str] = kombu_json.dumps
 _loads: Callable[[str], Any] = kombu_json.loads
 #: The suffix of a queue's repair lane, whose retries are served first.
 REPAIR_SUFFIX = ".repair"
+#: What follows a message: its field in Celery's request, and the name that users know.
+_FOLLOWING = {
+    "chain": "chain",
+    "chord": "chord",
+    "callbacks": "link",
+    "errbacks": "link_error",
+}
 
 
 def keep_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,6 +87,22 @@ def _same(value: Any, back: Any) -> bool:
             return False  # not valid in JSON
         case _:
             return bool(value == back)
+
+
+def report_dropped_steps(task: str, request: Mapping[str, Any]) -> None:
+    """Log what does not follow a retry.
+
+    An eager task says so too, though its retries run inline: a test must show what a worker does.
+    """
+    dropped = [name for field, name in _FOLLOWING.items() if request.get(field)]
+    if dropped:
+        log.error(
+            "%s[%s] is run again, and a retry from a queue does not continue its %s. Start the next"
+            " step at the end of the task, or wait for the result.",
+            task,
+            request.get("id"),
+            " and ".join(dropped),
+        )
 
 
 def queue_of(app: Celery, info: Mapping[str, Any]) -> str:

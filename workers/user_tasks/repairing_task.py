@@ -36,7 +36,12 @@ from mulligan.workers.celery.state_task import Escalated, StateTask
 from mulligan.workers.ledger.stored import job_ids
 from mulligan.workers.services import Services
 from mulligan.workers.user_tasks.installed_app import InstalledApp, installed, settings_of
-from mulligan.workers.user_tasks.messages import describe_arguments, keep_arguments, queue_of
+from mulligan.workers.user_tasks.messages import (
+    describe_arguments,
+    keep_arguments,
+    queue_of,
+    report_dropped_steps,
+)
 from mulligan.workers.user_tasks.task_options import (
     refuse_bad_options,
     task_type_of,
@@ -135,6 +140,8 @@ class RepairingTask(StateTask):
         while True:
             result = run_user_task(context, self._delivery(services, entry, args, kwargs))
             next_attempt = _next_attempt(result)
+            if next_attempt is not None and entry.attempt == 1:
+                report_dropped_steps(self.name, self.request)
             if next_attempt is None or not self.request.is_eager:
                 return self._answer(services, entry, result)
             entry = Entry("attempt", entry.job_id, next_attempt)
