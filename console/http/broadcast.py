@@ -227,7 +227,8 @@ class Broadcast:
     ) -> tuple[list[StreamEvent], Position]:
         events, after = [], position
         for event, after in in_order(stored, position):
-            data = json.loads(event.data)
+            if (data := event.parse()) is None:
+                continue
             tenant = self._tenant(data) if with_tenants else None
             head = f"id: {','.join(after)}\nevent: {data['type']}\n"
             text = event.data

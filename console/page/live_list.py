@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,11 +64,11 @@ def _newest_of(streams: EventStreams, partition: int, tenant: str | None) -> lis
     before = None
     while True:
         events = streams.latest(partition, limit=_EVENTS, before=before)
-        found += [(event.id, json.loads(event.data)) for event in events]
+        found += [(each.id, data) for each in events if (data := each.parse()) is not None]
         enough = tenant is None or len(fold(reversed(found), tenant=tenant)) >= ROWS
         if enough or len(events) < _EVENTS or len(found) >= MAX_EVENTS:
             return found
-        before = found[-1][0]
+        before = events[-1].id
 
 
 def fold(events: Iterable[Event], *, tenant: str | None) -> Sequence[Row]:

@@ -356,8 +356,9 @@ class RedisLedger(
         streams = self.event_streams
         start = streams.newest() if after == "$" else streams.position(after)
         for event, position in in_order(streams.read(start, limit=1000, block=block), start):
-            name = ",".join(position)
-            yield from read_records([(name, partial(rows.read_event, name, event.data))])
+            if (data := event.parse()) is not None:
+                name = ",".join(position)
+                yield Event(id=name, type=data["type"], job_id=data["job"], data=data)
 
 
 def _is_another_job(job: Job, answer: Sequence[Any]) -> bool:

@@ -23,6 +23,7 @@ from support.waiting import wait_for
 from mulligan.console.http import broadcast as broadcasting
 from mulligan.console.http.access import COOKIE
 from mulligan.console.http.routes import event_routes as streaming
+from mulligan.console.page.live_list import newest
 from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.workers.settings.model import Settings
@@ -119,6 +120,16 @@ def test_a_new_job_is_an_event(console: RunningConsole) -> None:
         stream.wait_for_jobs(job_id)
         (event,) = [e for e in stream.events if e["data"]["job"] == job_id]
         assert (event["data"]["state"], event["data"]["name"]) == ("queued", "new")
+
+
+@pytest.mark.parametrize("damaged", ["{", "[]", '{"type": "job"}', '{"type": 1, "job": null}'])
+def test_a_damaged_event_hides_no_others(console: RunningConsole, damaged: str) -> None:
+    with listening(console) as stream:
+        console.context.ledger.calls.run("XADD", "mulligan:{p00}:events", "*", "data", damaged)
+        job_id = submit(console)
+        stream.wait_for_jobs(job_id)
+    rows, _ = newest(console.context, tenant=None)
+    assert job_id in {row.job for row in rows}
 
 
 def test_an_event_says_in_words_what_an_attempt_waits_for(console: RunningConsole) -> None:

@@ -30,7 +30,6 @@ from mulligan.tasks.ports.ledger import (
     Entry,
     Escalation,
     EscalationGroup,
-    Event,
     Finish,
     JobView,
     Lease,
@@ -311,11 +310,6 @@ def read_cycle_claim(answer: Sequence[Any], lease: Lease, claim: Claim) -> Cycle
         claim=claim,
         output=Output.model_validate_json(stored) if stored else None,
     )
-
-
-def read_event(event_id: str, text: str) -> Event:
-    data = json.loads(text)
-    return Event(id=event_id, type=data["type"], job_id=data["job"], data=data)
 
 
 def read_escalation(escalation_id: str, raw: Mapping[str, str]) -> Escalation:

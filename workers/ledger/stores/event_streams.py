@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.connection.calls import RedisCalls
+from mulligan.workers.ledger.stored.stored_bodies import read_records
 
 #: The last id that a reader has seen in each partition's stream. As text, joined by commas, it is
 #: the id by which readers know an event: it says what they have seen of every partition.
@@ -27,6 +30,18 @@ class StoredEvent:
     @property
     def order(self) -> tuple[int, int]:
         return event_order(self.id)
+
+    def parse(self) -> dict[str, Any] | None:
+        """Return the data of the event; None, with a line in the log, if it is damaged."""
+        found = read_records([(f"event {self.id}", lambda: _read_data(self.data))])
+        return found[0] if found else None
+
+
+def _read_data(text: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(text)
+    if not all(isinstance(data[name], str) for name in ("type", "job")):
+        raise ValueError("its type or its job is no text")
+    return data
 
 
 def event_order(event_id: str) -> tuple[int, int]:
