@@ -1,6 +1,7 @@
 -- Publishing only stamps an entry; the claim removes it, so a message lost in the broker's client
 -- is noticed. Each repeat doubles the wait. A worker may be faster than this stamp: an entry that
 -- was claimed and given back meanwhile is not stamped.
+allow_when_full()
 local failures = redis.call('EXISTS', P .. 'outbox:failures') == 1
 for _, entry in ipairs(R.entries) do
   local e = read_entry(entry)
