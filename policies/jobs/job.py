@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from mulligan.policies.failures.failure import FailureKind
 from mulligan.policies.problem import FieldError
@@ -25,7 +25,19 @@ def parse_duration(value: Any) -> Any:
     return float(match.group(1)) * _SECONDS[match.group(2)]
 
 
+def joined_surrogates(text: str) -> str:
+    """Join surrogate pairs, and replace each half of one by U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 Seconds = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, allow_inf_nan=False)]
+#: Text of any length. With a constraint, even this one, pydantic refuses half a surrogate pair,
+#: which neither UTF-8 nor JSON can hold; without one, it lets it through.
+Text = Annotated[str, Field(min_length=0)]
+#: A word of a provider beside its answer. The answer was paid for, so nothing here may refuse it.
+ProviderText = Annotated[str, AfterValidator(joined_surrogates)]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w][\w .:/@+-]*$")]
 
 
@@ -43,7 +55,7 @@ class VerifierSpec(OpenModel):
     """One check of the answer. Other fields are the verifier's options."""
 
     id: Name
-    name: str | None = None
+    name: Text | None = None
     weight: float = Field(default=1.0, gt=0, le=1000)
     required: bool = True
 
@@ -105,15 +117,15 @@ class Budget(Value):
 class Workspace(Value):
     """The directory for checking an answer. Submitting turns ``path`` into a ``snapshot``."""
 
-    path: str | None = None
+    path: Text | None = None
     #: A directory named in the workers' configuration.
     profile: Name | None = None
     #: Content address of the packed directory in the blob store; filled in by submit.
-    snapshot: str | None = None
+    snapshot: Text | None = None
     #: The file that the answer is written to.
-    output_file: str | None = None
+    output_file: Text | None = None
     #: Patterns of tests and configuration that no answer may change, relative to the workspace.
-    protect: tuple[str, ...] = ("test_*.py", "*_test.py", "tests/**", "conftest.py", "pytest.ini",
+    protect: tuple[Text, ...] = ("test_*.py", "*_test.py", "tests/**", "conftest.py", "pytest.ini",
                                 "pyproject.toml", "setup.cfg", "tox.ini")  # fmt: skip
 
     @model_validator(mode="after")
@@ -181,7 +193,7 @@ class OnDone(Value):
 
 class Message(Value):
     role: Literal["system", "user", "assistant"]
-    content: str
+    content: Text
 
 
 class Job(Value):
@@ -191,13 +203,13 @@ class Job(Value):
     #: A name for people; by default the task type.
     name: Name | None = None
     prompt: str | None = Field(default=None, min_length=1)
-    system: str | None = None
+    system: Text | None = None
     messages: tuple[Message, ...] = ()
     runner: RunnerSpec
     verifiers: tuple[VerifierSpec, ...] = Field(min_length=1, max_length=50)
     policy: PolicySpec = PolicySpec()
     budget: Budget = Budget()
-    labels: dict[str, str] = Field(default_factory=dict, max_length=50)
+    labels: dict[Text, Text] = Field(default_factory=dict, max_length=50)
     idempotency_key: str | None = Field(default=None, min_length=1, max_length=500)
     workspace: Workspace | None = None
     delayed_verification: DelayedVerification = DelayedVerification()
@@ -280,9 +292,9 @@ class Output(Value):
     text: str
     #: Whether ``text`` is the answer itself or the JSON of a task's return value.
     encoding: Literal["text", "json"] = "text"
-    finish_reason: str | None = None
+    finish_reason: ProviderText | None = None
     usage: Usage = Usage()
-    model: str | None = None
+    model: ProviderText | None = None
     elapsed_seconds: float = Field(default=0.0, ge=0)
     #: Content address of a binary diff of a command runner's private copy of the workspace.
     diff: str | None = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.jobs.breaker import ProviderPolicy
-from mulligan.policies.jobs.job import Decoding, Message, Output
+from mulligan.policies.jobs.job import Decoding, Message, Output, joined_surrogates
 from mulligan.policies.repair.strategy import contract_of
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Outcome, VerificationPending
@@ -139,7 +139,7 @@ def request_of(
 
 def storable(output: Output, cap: int) -> Output:
     """Cut an answer above the cap, which then counts as truncated; replace what is not UTF-8."""
-    text = output.text.encode("utf-8", "replace").decode()
+    text = joined_surrogates(output.text)
     if len(text) > cap:
         return output.model_copy(update={"text": text[:cap], "finish_reason": "length"})
     return output if text == output.text else output.model_copy(update={"text": text})

@@ -33,6 +33,7 @@ _MESSAGES = {
     **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
     "missing": "is required",
     "string_type": "must be a string",
+    "string_unicode": "contains half a surrogate pair, which cannot be stored",
     "finite_number": "must be a finite number",
     "literal_error": "must be {expected}",
     "greater_than": "must be greater than {gt}",
@@ -89,7 +90,8 @@ def problems_of(
 
 def problem_of(item: ErrorDetails, *, what: str = "field", show_value: bool = False) -> Problem:
     """Return the problem of one validation error, without a suggestion."""
-    kind, path = item["type"], tuple(item["loc"])
+    # pydantic adds the step "[key]" if the key of a mapping is wrong.
+    kind, path = item["type"], tuple(step for step in item["loc"] if step != "[key]")
     if kind == "extra_forbidden":
         return Problem(f"there is no such {what}", path, "unknown_field")
     raised = (item.get("ctx") or {}).get("error")

@@ -89,7 +89,9 @@ def test_an_idempotency_key_names_one_job(client: TestClient) -> None:
         ({"jobs": "no"}, ["jobs: must be a list"]),
         ("text", ["a job is a mapping"]),
         (None, ["a job is a mapping"]),
-        (scripted("\ud800"), ["cannot be stored"]),
+        (scripted("\ud800"), ["runner: contains a value that JSON cannot hold"]),
+        (scripted(GOOD, system="\ud800"), ["system: contains half a surrogate pair"]),
+        (scripted(GOOD, labels={"a": "\ud800"}), ["labels.a: contains half a surrogate pair"]),
         (
             scripted(GOOD, runner={"kind": "scripted", "answers": [float("nan")]}),
             ["cannot be stored"],

@@ -83,8 +83,10 @@ def test_an_answer_over_the_cap_is_cut_and_counts_as_truncated() -> None:
 
 
 def test_a_lone_surrogate_is_replaced() -> None:
-    _, view = Worker('{"a": "\ud800"}').run(make_job())
+    _, view = Worker('{"a": "\ud800", "b": "\ud83d\ude00"}').run(make_job())
     assert view.state == "succeeded"
+    assert view.attempts[0].output is not None
+    assert view.attempts[0].output.text == '{"a": "\ufffd", "b": "😀"}'
 
 
 def test_an_attempt_does_not_run_while_its_provider_is_paused() -> None:

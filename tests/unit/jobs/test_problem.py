@@ -206,3 +206,28 @@ def test_a_value_that_json_cannot_hold_is_a_problem_of_its_field(value: object) 
     assert job is None
     assert [problem.path for problem in problems] == [("runner",), ("verifiers",)]
     assert "JSON cannot hold" in problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"task_type": "\ud800"}, ("task_type",)),
+        ({"prompt": "a\ud800"}, ("prompt",)),
+        ({"system": "\udc00 b"}, ("system",)),
+        ({"prompt": None, "messages": [{"role": "user", "content": "\ud800"}]},
+         ("messages", 0, "content")),
+        ({"labels": {"a": "\ud800"}}, ("labels", "a")),
+        ({"labels": {"\ud800": "a"}}, ("labels", "\ufffd\ufffd\ufffd")),
+        ({"idempotency_key": "\ud800"}, ("idempotency_key",)),
+        ({"verifiers": [{"id": "json.object", "name": "\ud800"}]}, ("verifiers", 0, "name")),
+        ({"workspace": {"path": "\ud800"}}, ("workspace", "path")),
+        ({"workspace": {"path": "a", "output_file": "\ud800"}}, ("workspace", "output_file")),
+        ({"workspace": {"path": "a", "protect": ["\ud800"]}}, ("workspace", "protect", 0)),
+        ({"on_done": {"task": "\ud800"}}, ("on_done", "task")),
+    ],
+)  # fmt: skip
+def test_half_a_surrogate_pair_is_a_problem_of_its_field(fields: Any, path: tuple[Any]) -> None:
+    job, problems = inspect_job({**JOB, **fields}, lambda _: [])
+    assert job is None
+    assert [problem.path for problem in problems] == [path]
+    assert problems[0].message == "contains half a surrogate pair, which cannot be stored"
