@@ -127,6 +127,11 @@ class LeaseKeeper:
             return True
         try:
             self._renew([holding])
+            # The process may sleep again before it hears the answer.
+            while (
+                not holding.cancellation.cancelled and self._clock.boottime() >= holding.sure_until
+            ):
+                self._renew([holding])
         except LedgerUnavailable as error:
             log.warning("The lease of %s cannot be confirmed: %s", holding.lease.entry, error)
             return False

@@ -200,8 +200,9 @@ class CountingLedger(SlowLedger):
 
     def renew(self, leases: Sequence[Lease]) -> set[Entry]:
         self.renewals += 1
+        lost = self._scenario.ledger.renew(leases)
         self.on_renewal()
-        return self._scenario.ledger.renew(leases)
+        return lost
 
 
 def test_the_renewal_thread_survives_every_error(
@@ -261,6 +262,25 @@ def test_a_renewal_makes_a_lease_sure_from_the_time_it_was_sent(scenario: Scenar
         keeper.renew()
         assert held.is_sure()
         assert ledger.renewals == 4  # too much of the lease had passed when the answer came
+
+
+def test_a_process_that_sleeps_while_it_asks_for_its_lease_asks_again(scenario: Scenario) -> None:
+    boottime = Boottime()
+    keeper, ledger = sleepy_keeper(scenario, boottime)
+    job_id = scenario.submit()
+    lease = replace(scenario.claim(job_id).lease, sent_at=boottime.now)
+
+    def sleep_once() -> None:
+        ledger.on_renewal = lambda: None
+        boottime.sleep(scenario.settings.lease + 1)
+        scenario.expire_leases()
+        scenario.claim(job_id)
+
+    with keeper.holding(lease, NEVER) as held:
+        boottime.sleep(scenario.settings.lease + 1)
+        ledger.on_renewal = sleep_once
+        assert not held.is_sure()
+    assert ledger.renewals == 2
 
 
 def test_a_lost_lease_cancels_the_call_that_it_covers(scenario: Scenario) -> None:
