@@ -253,6 +253,31 @@ def test_a_paused_lane_is_released_on_resume(scenario: Scenario, pause: str) -> 
     take(scenario, job_id, 2)
 
 
+def test_a_lease_that_lapsed_during_a_pause_returns_to_its_lane(scenario: Scenario) -> None:
+    """Given a claim that finds the pause before a sweep finds the lapsed lease."""
+    job_id = scenario.submit_external()
+    scenario.claim(job_id)
+    scenario.advance(scenario.settings.lease + 1)
+    scenario.ledger.pause("queue:attempt")
+    assert scenario.refusal(job_id).reason == "paused"
+    scenario.ledger.resume("queue:attempt")
+    scenario.sweep()
+    assert scenario.next_entry() == f"a:{job_id}/1"
+
+
+def test_a_stored_answer_whose_lease_lapsed_during_a_pause_is_settled(scenario: Scenario) -> None:
+    job_id = scenario.submit_external()
+    scenario.ledger.store_output(scenario.claim(job_id).lease, answer())
+    scenario.expire_leases()
+    scenario.claim(job_id)  # to settle it
+    scenario.advance(scenario.settings.lease + 1)
+    scenario.ledger.pause("queue:attempt")
+    assert scenario.refusal(job_id).reason == "paused"
+    scenario.ledger.resume("queue:attempt")
+    assert scenario.swept_entries() == {f"a:{job_id}/1"}
+    scenario.claim(job_id)
+
+
 def test_paused_entries_do_not_hide_others(scenario: Scenario) -> None:
     # More than one scan of the lane covers.
     first = [failed(scenario, task_type="grammar") for _ in range(60)]
@@ -300,6 +325,25 @@ def test_an_unclaimed_retry_is_escalated_at_its_deadline(scenario: Scenario) -> 
     assert (view.state, view.reason) == ("escalated", "deadline")
     assert view.cycles[0].status is CycleStatus.ESCALATED
     assert scenario.next_entry() is None
+
+
+def test_a_retry_after_parked_verifications_is_escalated_at_its_deadline(
+    scenario: Scenario,
+) -> None:
+    """Given an answer whose verification was parked, then the deadline still ends the job."""
+    job_id = scenario.submit_external(deadline=600)
+    scenario.ledger.pause("queue:verify")
+    scenario.hand_over(job_id, [0])
+    scenario.ledger.resume("queue:verify")
+    assert scenario.swept_entries() == {f"v:{job_id}/1/0"}
+    verification = scenario.claim_verification(job_id, 0)
+    last = scenario.ledger.store_result(verification.lease, passed(), elapsed=1)
+    assert isinstance(last, Claim)
+    scenario.settle(last, retries_immediately(last))
+    assert scenario.next_entry() == f"a:{job_id}/2"
+    scenario.advance(601)
+    scenario.sweep()
+    assert scenario.view(job_id).reason == "deadline"
 
 
 def test_an_attempt_claimed_before_the_deadline_may_still_be_settled(scenario: Scenario) -> None:

@@ -204,6 +204,17 @@ def test_an_attempt_that_is_due_during_a_pause_is_not_published(
     scenario.claim(job_id, number)
 
 
+def test_an_attempt_whose_lease_lapsed_is_queued_while_it_is_parked(scenario: Scenario) -> None:
+    """Given a claim that finds the pause before a sweep finds the lapsed lease."""
+    job_id = scenario.submit()
+    scenario.claim(job_id)
+    scenario.advance(scenario.settings.lease + 1)
+    scenario.ledger.pause("queue:attempt")
+    assert scenario.refusal(job_id).reason == "paused"
+    assert waiting(scenario, job_id) == ("waiting", "pause", "queue:attempt")
+    assert scenario.attempt(job_id).state == "queued"
+
+
 def test_a_person_s_requeue_is_parked_too(scenario: Scenario) -> None:
     job_id = scenario.escalated_job()
     scenario.ledger.pause("task_type:extract")

@@ -12,7 +12,7 @@ if attempt[2] and attempt[2] ~= '' then
   -- The same token: a repeated call, whose first answer was lost.
   if attempt[2] == R.token then return attempt_view('claimed', R.id, R.n) end
   if not lapsed(entry) then return { 'held' } end
-  redis.call('HSET', key, 'token', '')
+  redis.call('HSET', key, 'token', '', 'state', 'queued')
 end
 -- Before the pause: an entry that is not due stays in the outbox.
 if attempt[4] and tonumber(attempt[4]) > NOW then return { 'early' } end
@@ -26,14 +26,19 @@ if tonumber(job[2]) <= NOW then
   finish(R.id, job[1], 'escalated', 'deadline', deadline_passed(attempt[8]))
   return { 'escalated', 'deadline' }
 end
--- External work stays in its lane, and no provider is asked for an answer that is stored.
+-- External work stays in its lane until it is answered; no provider is asked for a stored answer.
 local asks = not job[5] and not attempt[9]
 local gates = attempt_gates(attempt[5], job[3], job[4], asks and provider_of(attempt[7]))
 local why, behind = held_back(entry, gates)
 if why and not R.already_run then
   need_room()
-  redis.call('ZREM', P .. 'leases', entry)
-  if job[5] then set_state(R.id, job[1], 'waiting', why) else park(entry, behind, why) end
+  local lost = redis.call('ZREM', P .. 'leases', entry) == 1
+  if job[5] and not attempt[9] then
+    if lost then offer(job[5], entry, attempt[5], NOW) end
+    set_state(R.id, job[1], 'waiting', why)
+  else
+    park(entry, behind, why)
+  end
   return { WAITS[why], behind }
 end
 if tonumber(attempt[3] or '0') >= R.max_claims then

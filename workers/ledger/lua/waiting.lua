@@ -248,6 +248,8 @@ local function leave_parking(entry)
   local kind, id, n = parse_entry(entry)
   if kind == 'c' then
     redis.call('ZREM', P .. 'stale', cycle_of(entry))
+  elseif redis.call('HEXISTS', job_key(id), 'lane') == 1 then
+    -- Its next attempt waits in the lane, where only the deadline ends it.
   elseif kind == 'a' or kind == 'v' and parked_verifications(id, n) == 0 then
     redis.call('ZREM', P .. 'stale', 'j:' .. id)
   end
