@@ -13,6 +13,8 @@ from mulligan.policies.value import Json, SortedSet, Value
 
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
+#: Neither UTF-8 nor JSON can hold it.
+HALF_A_PAIR = "contains half a surrogate pair, which cannot be stored"
 
 
 def parse_duration(value: Any) -> Any:
@@ -32,10 +34,15 @@ def joined_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+def _without_halves(text: str) -> str:
+    if joined_surrogates(text) != text:
+        raise ValueError(HALF_A_PAIR)
+    return text
+
+
 Seconds = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, allow_inf_nan=False)]
-#: Text of any length. With a constraint, even this one, pydantic refuses half a surrogate pair,
-#: which neither UTF-8 nor JSON can hold; without one, it lets it through.
-Text = Annotated[str, Field(min_length=0)]
+#: Text of any length. pydantic itself checks only text with a limit for half a surrogate pair.
+Text = Annotated[str, AfterValidator(_without_halves)]
 #: A word of a provider beside its answer. The answer was paid for, so nothing here may refuse it.
 ProviderText = Annotated[str, AfterValidator(joined_surrogates)]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w][\w .:/@+-]*$")]

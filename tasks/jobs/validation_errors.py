@@ -9,6 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from mulligan.policies.jobs.job import HALF_A_PAIR
 from mulligan.policies.problem import FieldError, FieldPath, Problem, ProblemCode
 from mulligan.policies.suggestions import did_you_mean, name_hint
 
@@ -33,7 +34,7 @@ _MESSAGES = {
     **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
     "missing": "is required",
     "string_type": "must be a string",
-    "string_unicode": "contains half a surrogate pair, which cannot be stored",
+    "string_unicode": HALF_A_PAIR,
     "finite_number": "must be a finite number",
     "literal_error": "must be {expected}",
     "greater_than": "must be greater than {gt}",
