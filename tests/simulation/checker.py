@@ -45,8 +45,8 @@ class Checker:
     cancelled_ids: set[str] = field(default_factory=set)
     #: Entries in quarantine that a person dropped.
     dropped: set[str] = field(default_factory=set)
-    #: Process and entry → when it last claimed the entry.
-    claims: dict[tuple[Process, str], float] = field(default_factory=dict)
+    #: Process and entry → the token and the time of its last claim.
+    claims: dict[tuple[Process, str], tuple[str, float]] = field(default_factory=dict)
 
     def violated(self, text: str) -> None:
         self.violations.append(text)
@@ -101,22 +101,22 @@ class Checker:
         if script == "accept" and answer[0] in ("accepted", "seen"):
             self.written_ids.add(answer[1] if len(answer) > 1 else fields["id"])
         if script in _CLAIMS and answer[0] == "claimed":
-            self.claims[process, str(self._entry(fields))] = self.world.scheduler.now
+            claim = fields["token"], self.world.scheduler.now
+            self.claims[process, str(self._entry(fields))] = claim
         if fenced is None:
             return
         entry = self._entry(fields)
         if answer[0] not in _FENCED[script]:
             return
         if script in ("store_output", "store_cycle_output"):
-            self._answer_stored(entry, process)
+            self._answer_stored(fields["token"])
         if fields["token"] not in fenced:
             self.violated(f"{process.name} wrote {script} of {entry} without its lease")
 
-    def _answer_stored(self, entry: Entry, process: Process) -> None:
-        for purchase in reversed(self.world.providers.purchases):
-            if purchase.process is process and purchase.entry == str(entry):
+    def _answer_stored(self, token: str) -> None:
+        for purchase in self.world.providers.purchases:
+            if purchase.token == token:
                 purchase.stored = True
-                return
 
     def _entry(self, fields: dict[str, Any]) -> Entry:
         if fields.get("entry"):

@@ -54,7 +54,8 @@ class Purchase:
     entry: str
     process: Process
     freezes: int
-    #: When its process claimed the entry.
+    #: Of its claim.
+    token: str
     claimed_at: float
     #: Whether Redis took the answer.
     stored: bool = False
@@ -99,6 +100,8 @@ class SimulatedRunner:
     def answer(self, request: Request) -> Output:
         world, job_id, n = self.world, request.job_id, request.attempt
         freezes, provider = self.process.freezes, world.providers.provider(self.provider)
+        entry = world.handled()
+        claim = world.checker.claims[self.process, entry]  # another slot may claim it again
         found = world.before(self.process, "answer", f"{job_id}/{n} from {self.provider}")
         world.providers.calls[job_id, n] += 1
         if provider.away:
@@ -111,7 +114,7 @@ class SimulatedRunner:
                 retry_after=provider.retry_after,
             )
         if self.process.freezes == freezes:  # one that froze on the way could not know
-            world.checker.buying(self.process, world.handled())
+            world.checker.buying(self.process, entry)
         provider.running += 1
         try:
             seconds = float(str(self.spec.options["takes"]))
@@ -120,9 +123,7 @@ class SimulatedRunner:
             provider.running -= 1
         scores: Any = self.spec.options["scores"]
         score = scores[min(n, len(scores)) - 1]
-        entry = world.handled()
-        claimed_at = world.checker.claims[self.process, entry]
-        world.providers.purchases.append(Purchase(entry, self.process, freezes, claimed_at))
+        world.providers.purchases.append(Purchase(entry, self.process, freezes, *claim))
         world.after(self.process, found)
         current().check()
         usage = Usage(total_tokens=TOKENS)
