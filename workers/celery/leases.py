@@ -143,9 +143,13 @@ class LeaseKeeper:
             self._released = True
             held = list(self._held.values())
             self._held.clear()
-        for holding in held:
-            self._give_back(holding.lease)
-            holding.cancellation.cancel()
+        try:
+            for holding in held:
+                self._give_back(holding.lease)
+                holding.cancellation.cancel()
+        finally:  # without the ledger, too
+            for holding in held:
+                holding.cancellation.cancel()
 
     def _give_back(self, lease: Lease) -> None:
         self._ledger.requeue(lease, delay=0.0, detail="the worker was shut down")

@@ -54,6 +54,13 @@ class SlowLedger:
         return lost
 
 
+class UnreachableLedger:
+    """A ledger to which nothing can be given back."""
+
+    def requeue(self, lease: Lease, *, delay: float, detail: str) -> None:
+        raise LedgerUnavailable("the ledger cannot be reached")
+
+
 @pytest.mark.parametrize("failures", [0, 3])
 def test_a_slow_answer_keeps_its_lease(scenario: Scenario, failures: int) -> None:
     """Given an answer that takes many leases and a ledger that fails for a moment, then the worker
@@ -148,6 +155,19 @@ def test_a_shutdown_releases_all_leases_at_once(scenario: Scenario) -> None:
         assert isinstance(scenario.claim(jobs[0]), Claim)
         keeper.release_all()  # no lease is left
         assert scenario.refusal(jobs[0]) == ClaimRefused("held")
+
+
+def test_a_shutdown_cancels_every_call_without_the_ledger_too(scenario: Scenario) -> None:
+    claims = [scenario.claim(scenario.submit()) for _ in range(2)]
+    keeper = LeaseKeeper(UnreachableLedger(), interval=NEVER)  # type: ignore[arg-type]
+    with (
+        keeper.holding(claims[0].lease, NEVER) as first,
+        keeper.holding(claims[1].lease, NEVER) as second,
+    ):
+        with pytest.raises(LedgerUnavailable):
+            keeper.release_all()
+        assert not first.is_sure()
+        assert not second.is_sure()
 
 
 def test_a_claim_during_a_shutdown_is_released_too(scenario: Scenario) -> None:
