@@ -26,6 +26,18 @@ def test_no_more_calls_than_configured_run_at_once(new_scenario: ScenarioMaker) 
     assert isinstance(ask(ledger, waiting, "api"), Claim)
 
 
+def test_a_call_whose_job_is_no_longer_kept_is_not_in_flight(new_scenario: ScenarioMaker) -> None:
+    """Given a job that was cancelled during its call, and a fleet that was away for long."""
+    scenario = new_scenario()
+    call = start_call(scenario.ledger, "api")
+    scenario.ledger.cancel(call.job_id)
+    scenario.advance(scenario.settings.retention + 1, away=True)
+    scenario.sweep()
+    assert scenario.ledger.breakers.all()["api"].in_flight == 1
+    scenario.expire_leases()
+    assert scenario.ledger.breakers.all()["api"].in_flight == 0
+
+
 def test_the_limit_never_grows_above_what_is_configured(new_scenario: ScenarioMaker) -> None:
     ledger = limited(new_scenario(), api=3).ledger
     for _ in range(5):

@@ -215,6 +215,23 @@ def test_every_end_of_a_lease_frees_its_slot(new_scenario: ScenarioMaker, how: s
     scenario.claim(jobs[0])
 
 
+def test_a_slot_whose_job_is_no_longer_kept_is_given_to_the_next(
+    new_scenario: ScenarioMaker,
+) -> None:
+    """Given a job that was cancelled while it ran, and a fleet that was away for its retention."""
+    scenario = new_scenario(quotas={"acme": {"concurrency": 1}})
+    cancelled = scenario.submit(**of_tenant("acme"))
+    scenario.claim(cancelled)
+    scenario.ledger.cancel(cancelled)
+    scenario.advance(scenario.settings.retention + 1, away=True)
+    assert scenario.ledger.job(cancelled) is None
+    waiting = scenario.submit(**of_tenant("acme"))
+    scenario.sweep()
+    assert scenario.view(waiting).state == "waiting"  # the worker has one more lease to report
+    assert scenario.expire_leases() == {f"a:{waiting}/1"}
+    scenario.claim(waiting)
+
+
 def test_a_renewed_lease_keeps_its_slot(new_scenario: ScenarioMaker) -> None:
     scenario = with_one_slot(new_scenario)
     claim, jobs = parked(scenario, 1)

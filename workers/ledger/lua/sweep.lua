@@ -61,6 +61,11 @@ for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, '
       end
     end
     event('attempt', id, { attempt = tonumber(n), state = 'lease_expired' })
+  else
+    -- The records are no longer kept, so nothing says which provider was asked.
+    for _, provider in ipairs(redis.call('SMEMBERS', P .. 'gates')) do
+      free_slot('provider:' .. provider, entry)
+    end
   end
 end
 
@@ -87,12 +92,24 @@ for _, late in ipairs(redis.call('ZRANGEBYSCORE', P .. 'stale', '-inf', NOW, 'LI
   end
 end
 
+-- Frees slots without a lease: their records, which named the reason, are no longer kept. They are the
+-- oldest ones.
+local function free_lost_slots(reason)
+  local oldest = redis.call('ZRANGEBYSCORE', active_key(reason), LEASED, '+inf', 'LIMIT', 0, 10)
+  for _, entry in ipairs(oldest) do
+    if not redis.call('ZSCORE', P .. 'leases', entry) then
+      redis.call('ZREM', active_key(reason), entry)
+    end
+  end
+end
+
 -- Releases what is parked, spread over the reasons. They take turns in being the first.
 local function release_parked(budget)
   local reasons = redis.call('SMEMBERS', P .. 'parked')
   table.sort(reasons)
   local first = math.floor(NOW / 1000)
   local share = math.max(1, math.floor(budget / math.max(1, #reasons)))
+  for i = 1, math.min(#reasons, R.limit) do free_lost_slots(reasons[(first + i) % #reasons + 1]) end
   repeat
     local before = budget
     for i = 1, math.min(#reasons, R.limit) do
