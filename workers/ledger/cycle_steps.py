@@ -91,7 +91,7 @@ class CycleSteps(ClaimReads):
         names = [keys.cycle(self._prefix(i), i) for i in found]
         read = read_records(
             (name, partial(_read_with_tenant, i, row))
-            for name, i, row in zip(names, found, self.calls.hashes(names), strict=True)
+            for name, i, row in zip(names, found, self.calls.records(names), strict=True)
             if row
         )
         newest = sorted(read, key=lambda each: each[0].created_at, reverse=True)[:limit]

@@ -112,7 +112,7 @@ class EscalationSteps(Partitioned):
             names = [keys.escalation(prefix, i) for i in chunk]
             read = read_records(
                 (name, partial(rows.read_escalation, i, row))
-                for name, i, row in zip(names, chunk, self.calls.hashes(names), strict=True)
+                for name, i, row in zip(names, chunk, self.calls.records(names), strict=True)
                 if row
             )
             found += [each for each in read if matches(each)]

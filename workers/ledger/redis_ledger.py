@@ -343,7 +343,7 @@ class RedisLedger(
         for prefix in self._prefixes():
             found += self.calls.run("ZREVRANGE", keys.jobs(prefix, state), 0, limit - 1)
         names = [keys.job(self._prefix(i), i) for i in found]
-        hashes = self.calls.hashes(names)
+        hashes = self.calls.records(names)
         read = read_records(
             (name, partial(rows.read_job, i, row, (), ()))
             for name, i, row in zip(names, found, hashes, strict=True)

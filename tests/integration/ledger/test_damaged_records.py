@@ -12,7 +12,7 @@ from support.ledger_scenario import Scenario, ScenarioMaker, SettingsMaker
 from support.provider_calls import ask, start_call, submit_for
 
 from mulligan.console.http.context import open_context
-from mulligan.tasks.ports.errors import DamagedRecord
+from mulligan.tasks.ports.errors import DamagedRecord, LedgerRefused
 from mulligan.tasks.ports.ledger import Claim, Entry
 from mulligan.workers.ledger.job_pages import JobFilter
 from mulligan.workers.ledger.stored.cycle_rows import CycleRows
@@ -174,3 +174,66 @@ def test_http_lists_the_others_and_names_the_damaged_record(settings: SettingsMa
         answer = client.get(f"/api/jobs/{bad}")
     assert answer.status_code == 500
     assert f"{P}job:{bad} cannot be read" in answer.json()["error"]["message"]
+
+
+def replace_by_text(scenario: Scenario, key: str) -> None:
+    """Overwrite a whole record by a value of another type."""
+    scenario.ledger.calls.run("SET", P + key, "x")
+
+
+@pytest.mark.parametrize("key", ["job:{}", "job:{}:1"])
+@pytest.mark.parametrize("leased", [False, True])
+def test_a_record_of_another_type_stops_no_sweep(
+    new_redis_scenario: ScenarioMaker, key: str, leased: bool
+) -> None:
+    scenario = new_redis_scenario()
+    bad, good = scenario.submit(), scenario.submit()
+    if leased:
+        scenario.claim(bad)
+        scenario.claim(good)
+    replace_by_text(scenario, key.format(bad))
+    scenario.advance(0 if leased else 3600)
+    found = scenario.expire_leases() if leased else scenario.swept_entries()
+    assert found == {f"a:{good}/1"}
+    (escalation,) = scenario.ledger.escalations()
+    assert escalation.reason == "unreadable"
+    assert bad in escalation.detail
+    assert scenario.ledger.quarantine.count() == 1
+    scenario.advance(3600)
+    assert f"a:{bad}/1" not in scenario.swept_entries()
+
+
+def test_a_shared_record_of_another_type_ends_no_entry(new_redis_scenario: ScenarioMaker) -> None:
+    scenario = new_redis_scenario()
+    job_id = scenario.submit()
+    scenario.advance(3600)
+    replace_by_text(scenario, "paused")
+    with pytest.raises(LedgerRefused, match="WRONGTYPE"):
+        scenario.sweep()
+    scenario.ledger.calls.run("DEL", P + "paused")
+    assert scenario.swept_entries() == {f"a:{job_id}/1"}
+    assert scenario.ledger.escalations() == []
+
+
+def test_lists_leave_out_a_job_of_another_type(
+    new_redis_scenario: ScenarioMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    scenario = new_redis_scenario()
+    good, bad = scenario.submit(), scenario.submit()
+    replace_by_text(scenario, f"job:{bad}")
+    assert job_ids(scenario.ledger.jobs()) == [good]
+    assert f"left out: {P}job:{bad}" in caplog.text
+    assert job_ids(scenario.ledger.page_jobs(JobFilter(), limit=10).jobs) == [good]
+    assert job_ids(scenario.ledger.find_jobs([bad, good])) == [good]
+
+
+def test_what_was_learned_about_a_provider_is_forgotten_if_it_has_another_type(
+    new_redis_scenario: ScenarioMaker,
+) -> None:
+    scenario = new_redis_scenario()
+    claim = start_call(scenario.ledger, "api")
+    replace_by_text(scenario, "provider:api")
+    assert set(scenario.ledger.breakers.all()) == {"api"}
+    scenario.ledger.requeue(claim.lease, delay=0, detail="shutdown")
+    replace_by_text(scenario, "provider:api")
+    assert isinstance(ask(scenario.ledger, submit_for(scenario.ledger, "of-api"), "api"), Claim)

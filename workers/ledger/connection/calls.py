@@ -158,17 +158,32 @@ class RedisCalls:
         """Read several hashes in one round trip; a missing one is empty."""
         return self._pipeline([("HGETALL", name) for name in names])
 
+    def records(self, names: Sequence[str]) -> list[dict[str, str]]:
+        """Read several hashes as `hashes` does. A value of another type, which must not hide the
+        others, is a hash without any field of a record."""
+        return self._pipeline([("HGETALL", name) for name in names], wrong_type={"": "WRONGTYPE"})
+
     def fields(self, names: Sequence[str], field: str) -> list[str | None]:
         """Read one field of several hashes in one round trip; None where it is missing."""
         return self._pipeline([("HGET", name, field) for name in names])
 
-    def _pipeline(self, commands: Sequence[tuple[str, ...]]) -> list[Any]:
+    def _pipeline(
+        self, commands: Sequence[tuple[str, ...]], *, wrong_type: Any = None
+    ) -> list[Any]:
+        """``wrong_type``: the answer for a value of another type; without it, that raises."""
+
+        def read(answer: Any) -> Any:
+            if not isinstance(answer, Exception):
+                return answer
+            if wrong_type is None or not str(answer).startswith("WRONGTYPE"):
+                raise answer
+            return wrong_type
+
         def run(client: Any) -> list[Any]:
             pipe = client.pipeline(transaction=False)
             for command in commands:
                 pipe.execute_command(*command)
-            answers: list[Any] = pipe.execute()
-            return answers
+            return [read(answer) for answer in pipe.execute(raise_on_error=False)]
 
         return self._retry(run) if commands else []
 

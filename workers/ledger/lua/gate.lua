@@ -19,7 +19,7 @@ local function gate_policy()
 end
 
 local function read_gate(provider)
-  local flat, gate = redis.call('HGETALL', gate_key(provider)), {}
+  local flat, gate = read_learned('HGETALL', provider), {}
   for i = 1, #flat, 2 do
     local text = flat[i] == 'why' or flat[i] == 'last_fault'
     gate[flat[i]] = text and flat[i + 1] or tonumber(flat[i + 1])

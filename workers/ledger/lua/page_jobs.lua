@@ -17,7 +17,8 @@ end
 
 -- Returns the row of a job as JSON if it passes the filter.
 local function read(id)
-  local values = redis.call('HMGET', job_key(id), unpack(FIELDS))
+  local is_hash, values = pcall(redis.call, 'HMGET', job_key(id), unpack(FIELDS))
+  if not is_hash then return cjson.encode({ id = id }) end -- the reader names it
   if not values[1] then return nil end
   local row = { id = id }
   for i, name in ipairs(FIELDS) do row[name] = values[i] or nil end

@@ -15,9 +15,20 @@ local function end_escalation(eid, how, by, note)
   event('escalation', e[2], { escalation = eid, state = how, signature = e[3], by = by })
 end
 
+-- Parses an entry, unless one of its records has another type: then it names nothing.
+local function parse_intact(entry)
+  local kind, id, n, index = parse_entry(entry)
+  local cycle = kind == 'c' and cycle_key(cycle_of(entry))
+  for _, key in ipairs(kind and { job_key(id), cycle or attempt_key(id, n) } or {}) do
+    local found = redis.call('TYPE', key).ok
+    if found ~= 'hash' and found ~= 'none' then return nil end
+  end
+  return kind, id, n, index
+end
+
 -- Whether an entry still matters. One that names nothing does: nobody knows what is missing.
 local function needed(entry)
-  local kind, id = parse_entry(entry)
+  local kind, id = parse_intact(entry)
   if not kind or kind == 'd' then return true end
   if kind == 'c' then
     return redis.call('HGET', cycle_key(cycle_of(entry)), 'status') == 'pending_delayed_verification'
@@ -29,7 +40,7 @@ end
 -- Escalates what an entry stands for and returns the id of the escalation: an attempt or a verification
 -- ends its job, a delayed verification ends its cycle, and a finished job stays as it is.
 local function escalate_entry(entry, reason, detail)
-  local kind, id, n = parse_entry(entry)
+  local kind, id, n = parse_intact(entry)
   if kind == 'c' then return close_cycle(id, cycle_of(entry), 'escalated', reason, detail) end
   if kind == 'a' or kind == 'v' then
     return finish(id, redis.call('HGET', job_key(id), 'state'), 'escalated', reason, detail)
@@ -51,7 +62,7 @@ local function printable(text) return brief((string.gsub(text, '[^\32-\126]', '?
 
 local function quarantine(entry, reason, error, failures)
   local e, row = read_entry(entry)
-  local _, id = parse_entry(entry)
+  local _, id = parse_intact(entry)
   local name = printable(entry)
   local matters = needed(entry)
   drop_entry(entry)

@@ -2,7 +2,7 @@
 -- entries that wait. One that was not called for a week is forgotten.
 local found = {}
 for _, provider in ipairs(redis.call('SMEMBERS', P .. 'gates')) do
-  local gate = redis.call('HGETALL', gate_key(provider))
+  local gate = read_learned('HGETALL', provider)
   local learned = tonumber(redis.call('HGET', gate_key(provider), 'limit') or '')
   local in_flight = slots_taken('provider:' .. provider)
   local parked = redis.call('ZCARD', parked_key('provider:' .. provider))

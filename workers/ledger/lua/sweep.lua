@@ -26,6 +26,15 @@ local function publish_now(entry, queue, priority)
   end
 end
 
+-- Does a step for an entry. If one of its records has another type, this ends it, not the sweep.
+local function guarded(step, entry, ...)
+  local done, problem = pcall(step, entry, ...)
+  if done then return end
+  if parse_intact(entry) then error(problem, 0) end
+  redis.call('ZREM', P .. 'leases', entry)
+  quarantine(entry, 'unreadable', 'one of its records has another type', 0)
+end
+
 for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, 'LIMIT', 0, R.limit)) do
   if not parse_entry(entry) then
     redis.call('ZREM', P .. 'leases', entry)
@@ -33,7 +42,7 @@ for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, '
   end
 end
 
-for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, 'LIMIT', 0, R.limit)) do
+local function expire_lease(entry)
   local kind, id, n, index = parse_entry(entry)
   drop_lease(entry)
   local job = redis.call('HMGET', job_key(id), 'state', 'lane', 'verify_on')
@@ -67,6 +76,9 @@ for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, '
       free_slot('provider:' .. provider, entry)
     end
   end
+end
+for _, entry in ipairs(redis.call('ZRANGEBYSCORE', P .. 'leases', '-inf', NOW, 'LIMIT', 0, R.limit)) do
+  guarded(expire_lease, entry)
 end
 
 -- Escalates a job whose deadline has passed while it waited. A running attempt may still be reported.
@@ -167,7 +179,7 @@ local function check_outbox(from, to)
     elseif not e then
       redis.call('ZREM', P .. 'outbox', entry)
     elseif e.published <= 0 or empty[e.queue] or overtaken(e) then
-      publish_again(entry, e)
+      guarded(publish_again, entry, e)
     else
       check_again(entry, NOW + R.republish_ms)
     end

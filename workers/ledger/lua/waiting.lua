@@ -21,6 +21,13 @@ local RELEASED = {}
 local function active_key(reason) return P .. 'active:' .. reason end
 local function parked_key(reason) return P .. 'parked:' .. reason end
 local function gate_key(provider) return P .. 'provider:' .. provider end
+-- Reads what was learned about a provider; a record of another type is nothing learned.
+local function read_learned(command, provider, ...)
+  local read, found = pcall(redis.call, command, gate_key(provider), ...)
+  if read then return found end
+  redis.call('DEL', gate_key(provider))
+  return redis.call(command, gate_key(provider), ...)
+end
 local function record_key(entry)
   local kind, id, n = parse_entry(entry)
   return kind == 'c' and cycle_key(cycle_of(entry)) or attempt_key(id, n)
@@ -57,7 +64,7 @@ local function limit_of(learned, configured)
 end
 
 local function provider_capacity(provider)
-  local gate = redis.call('HMGET', gate_key(provider), 'opens_at', 'why', 'limit', 'openings')
+  local gate = read_learned('HMGET', provider, 'opens_at', 'why', 'limit', 'openings')
   -- A damaged number counts as missing.
   if (tonumber(gate[1] or '') or 0) > NOW then return 0, gate[2] or 'provider', true end
   local limit = limit_of(tonumber(gate[3] or ''), configured_limit(provider))
