@@ -46,6 +46,8 @@ class Broker:
         self.refused: set[str] = set()
         #: Messages that were sent, by queue, whatever became of them.
         self.sent: dict[str, int] = {}
+        #: The ids of tasks whose message was lost on the way.
+        self.lost: set[str] = set()
         #: Outcomes sent to producers: task id → times.
         self.outcomes: dict[str, int] = {}
 
@@ -65,7 +67,9 @@ class Broker:
         kinds = {fault.kind: fault for fault in found}
         if "delay" in kinds:
             self.put(message, after=kinds["delay"].seconds)
-        elif "lose_message" not in kinds:
+        elif "lose_message" in kinds:
+            self.lost.add(message.task_id)
+        else:
             self.put(message)
         if "duplicate" in kinds:
             self.put(message, after=kinds["duplicate"].seconds)

@@ -105,14 +105,14 @@ def running_fleet(
 ) -> Iterator[Fleet]:
     """Start Redis and workers, and stop them at the end in any case.
 
-    The Redis is the ledger, and the broker, too, unless another ``broker_url`` is given.
+    The Redis is the ledger and the broker, unless ``ledger_url`` or ``broker_url`` name others.
     """
     server = server or RedisServer(folder / "redis", persistent=persistent, binary=binary)
     server.start()
     broker_url = broker_url or server.url
     fields = {"allow_inline": True, "lease": 5.0, "backoff_base": 0.05, "sweep_interval": 0.3,
-              "republish_after": 2.0, "outbox_grace": 0.5, **changes}  # fmt: skip
-    fields["ledger_url"] = server.ledger_url
+              "republish_after": 2.0, "outbox_grace": 0.5, "ledger_url": server.ledger_url,
+              **changes}  # fmt: skip
     settings = Settings(broker_url=broker_url, home=folder, **fields)
     names = {
         f"MULLIGAN_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
