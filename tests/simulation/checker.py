@@ -45,6 +45,8 @@ class Checker:
     cancelled_ids: set[str] = field(default_factory=set)
     #: Entries in quarantine that a person dropped.
     dropped: set[str] = field(default_factory=set)
+    #: When events were read for alerts.
+    looks: list[float] = field(default_factory=list)
     #: Process and entry → the token and the time of its last claim.
     claims: dict[tuple[Process, str], tuple[str, float]] = field(default_factory=dict)
 
@@ -100,6 +102,8 @@ class Checker:
         fields = json.loads(request) if script in _READ else {}
         if script == "accept" and answer[0] in ("accepted", "seen"):
             self.written_ids.add(answer[1] if len(answer) > 1 else fields["id"])
+        if script == "alerts":
+            self.looks.append(self.world.scheduler.now)
         if script in _CLAIMS and answer[0] == "claimed":
             claim = fields["token"], self.world.scheduler.now
             self.claims[process, str(self._entry(fields))] = claim
@@ -345,6 +349,15 @@ class Checker:
             if count != 1:
                 self.violated(f"attempt {n} of {job_id} was settled {count} times")
 
+    def _alerts_since(self) -> float:
+        """Return the time from which on alerts are sent: a window before the first look."""
+        kept = [
+            look
+            for look in self.looks
+            if not any(each.written <= look <= each.back for each in self.world.restarts)
+        ]
+        return max(0.0, min(kept, default=0.0) - self.world.settings.alert_window)
+
     def _check_control(self) -> None:
         """Every alert was received, and every bulk action has ended each of its escalations."""
         for each in self._unsent():
@@ -352,8 +365,9 @@ class Checker:
         if not any(each.name.startswith("control") for each in self.world.processes):
             return
         client, ends = self.world.server.client, Counter[str]()
+        since = self._alerts_since()
         for prefix in self._prefixes():
-            for _, fields in client.xrange(keys.events(prefix)):
+            for _, fields in client.xrange(keys.events(prefix), min=int(since * 1000)):
                 event = json.loads(fields["data"])
                 ends[event["job"]] += event["type"] == "job" and event["state"] in TERMINAL
         for job_id, count in sorted(ends.items()):

@@ -335,6 +335,16 @@ def test_every_finished_job_is_sent_once_without_its_answer(
     assert all(b"secret answer" not in request["raw"] for request in receiver.requests)
 
 
+def test_a_damaged_event_stops_no_alerts(new_alerts: AlertsMaker, receiver: Receiver) -> None:
+    alerts = new_alerts({"events": ["job_finished"]})
+    for damaged in ("{", "[]", "1"):
+        calls = alerts.scenario.ledger.calls
+        calls.run("XADD", "mulligan:{p00}:events", "*", "data", damaged)
+    job_id = alerts.succeed()
+    assert alerts.tick() == 1
+    assert [body["job_id"] for body in receiver.bodies] == [job_id]
+
+
 def test_unknown_usage_is_sent_as_null(new_alerts: AlertsMaker, receiver: Receiver) -> None:
     alerts = new_alerts({"events": ["job_finished"]})
     used = {alerts.succeed(tokens=tokens): tokens for tokens in (None, 0, 7)}

@@ -76,8 +76,10 @@ local cursor = redis.call('HGET', ALERTS, 'cursor')
 if subscribed('job_finished') then
   local found = redis.call('XRANGE', P .. 'events', '(' .. cursor, '+', 'COUNT', R.limit)
   for _, item in ipairs(found) do
-    local change = cjson.decode(item[2][2])
-    if change.type == 'job' and TERMINAL[change.state] then finished(change) end
+    local readable, change = pcall(cjson.decode, item[2][2])
+    if readable and type(change) == 'table' and change.type == 'job' and TERMINAL[change.state] then
+      finished(change)
+    end
     cursor = item[1]
   end
   if #found == R.limit then more = 1 end
