@@ -202,7 +202,7 @@ class Checker:
         if view.state == "escalated":
             self._check_escalation(f"{view.id}:{len(view.attempts)}")
         broker, task = self.world.broker, f"{view.id}-done"
-        sent = task in broker.outcomes or task in broker.lost  # nobody confirms an outcome
+        sent = task in broker.outcomes or task in broker.lost  # it is not confirmed
         if view.job.on_done and not sent and f"d:{view.id}/1" not in self.dropped:
             self.violated(f"the outcome of {view.id} was never sent")
 

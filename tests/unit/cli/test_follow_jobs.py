@@ -42,7 +42,7 @@ def test_a_job_that_the_ledger_no_longer_has_is_lost() -> None:
 def test_a_waiting_attempt_says_what_it_waits_for_and_why(new_fake_scenario: ScenarioMaker) -> None:
     ledger = new_fake_scenario().ledger
     fail_call(ledger, start_call(ledger, "openai-eu"), status=429, retry_after=60)
-    assert told(ledger)[-1] == "test  attempt 1  waiting for provider openai-eu: 429"
+    assert lines_of(ledger)[-1] == "test  attempt 1  waiting for provider openai-eu: 429"
 
 
 def test_a_job_that_waits_for_a_later_version_can_be_followed(
@@ -51,10 +51,10 @@ def test_a_job_that_waits_for_a_later_version_can_be_followed(
     scenario = new_fake_scenario()
     job_id = of_release(scenario, NEXT).submit(labels={"a": "b"})
     scenario.refusal(job_id)
-    assert told(scenario.ledger)[-1] == f"test  attempt 1  waiting for {NEXT_WORKER}"
+    assert lines_of(scenario.ledger)[-1] == f"test  attempt 1  waiting for {NEXT_WORKER}"
 
 
-def told(ledger: RedisLedger) -> list[str]:
+def lines_of(ledger: RedisLedger) -> list[str]:
     """The lines of `mulligan jobs watch` about everything that has happened."""
     seen = FollowedJobs({})
     return [
