@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from mulligan.policies.figures.format import score_in_full
 from mulligan.policies.problem import Problem
 from mulligan.policies.repair.free_repair import extract_json
 from mulligan.tasks.ports.errors import BadInput, MulliganError
@@ -166,7 +167,7 @@ class Result(Generic[T]):
             state = f"job {view.job.label!r} ({view.id}) has not ended; it is {view.state}"
         if best is None:
             return f"{state}; no attempt has an answer"
-        score = "no score" if self.score is None else f"a score of {self.score:g}"
+        score = "no score" if self.score is None else f"a score of {score_in_full(self.score)}"
         count = len(view.attempts)
         return f"{state}; attempt {best.plan.number} of {count} was the best, with {score}"
 
@@ -177,7 +178,7 @@ class Result(Generic[T]):
         return tell(self.view)
 
     def __repr__(self) -> str:
-        score = "" if self.score is None else f", score {self.score:g}"
+        score = "" if self.score is None else f", score {score_in_full(self.score)}"
         return f"<Result {self.id} {self.state}{score}, {len(self.attempts)} attempts>"
 
 

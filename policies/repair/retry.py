@@ -7,6 +7,7 @@ from typing import Literal
 
 from mulligan.policies.failures.failure import FailureKind, FailureRecord
 from mulligan.policies.failures.memory import RetryMemory
+from mulligan.policies.figures.format import score_in_full
 from mulligan.policies.jobs.job import Mode, PolicySpec
 
 #: Below this score the mandatory immediate retry follows.
@@ -114,7 +115,7 @@ class RetryPolicy(PolicySpec):
         """
         mandatory = None
         if owes_immediate_retry(mode, score, exempt=exempt):
-            reason = f"score {score:g} is below {PASSING_SCORE:g}"
+            reason = f"score {score_in_full(score)} is below {PASSING_SCORE:g}"
             mandatory = Retry(reason=reason, mode="immediate_retry")
         if record.kind in self.escalate_on:
             return Escalate(reason=record.kind.value)

@@ -1,15 +1,22 @@
-"""Scores: 0 to 100, weighted over the verifiers that ran."""
+"""Scores: 0 to 100, weighted over the verifiers that ran.
+
+A score is exact, because the threshold compares it: only displays round, and always down.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import VerifierSpec
-from mulligan.policies.repair.retry import passes
+from mulligan.policies.repair.retry import PASSING_SCORE, passes
 
 #: Points that each kind of free repair (a fence, prose, repaired JSON) costs, once.
-COERCION_PENALTY = 5.0
+COERCION_PENALTY = 5
+#: The largest denominator of a share, such as tests passed out of tests collected.
+_LARGEST_DENOMINATOR = 100_000
 
 
 def points(result: VerificationResult) -> float:
@@ -27,14 +34,24 @@ def coercions(results: Sequence[VerificationResult]) -> tuple[str, ...]:
 def score(specs: Sequence[VerifierSpec], results: Sequence[VerificationResult]) -> float | None:
     """Return the weighted score of an attempt; None if nothing was verified, never a success."""
     ran = [
-        (spec.weight, points(result))
+        (_exact(spec.weight), _exact(points(result)))
         for spec, result in zip(specs, results, strict=True)
         if result.status is not VerificationStatus.SKIPPED
     ]
     if not ran:
         return None
     mean = sum(weight * value for weight, value in ran) / sum(weight for weight, _ in ran)
-    return round(max(0.0, mean - COERCION_PENALTY * len(coercions(results))), 2)
+    total = max(Fraction(0), mean - COERCION_PENALTY * len(coercions(results)))
+    nearest = float(total)
+    # The nearest float of a score just below the threshold may be the threshold itself.
+    lifted = passes(nearest) and total < PASSING_SCORE
+    return math.nextafter(PASSING_SCORE, 0) if lifted else nearest
+
+
+def _exact(value: float) -> Fraction:
+    """Return the number that was meant: 2/3 for 0.6666666666666666, 7/10 for 0.7."""
+    share = Fraction(value).limit_denominator(_LARGEST_DENOMINATOR)
+    return share if float(share) == value else Fraction(repr(value))
 
 
 def failed(results: Sequence[VerificationResult]) -> list[int]:

@@ -14,6 +14,7 @@ from mulligan.policies.failures.failure import (
     failure_record_to_dict,
 )
 from mulligan.policies.failures.memory import RetryMemory
+from mulligan.policies.figures.format import score_in_full
 from mulligan.policies.jobs.job import AttemptPlan, Job
 from mulligan.policies.repair import score as scoring
 from mulligan.policies.repair.instruction import (
@@ -109,7 +110,8 @@ def _classify(
         low = {
             "kind": "reasoning_error",
             "cause": "low_score",
-            "message": f"every check passed, but the score {total:g} is below {PASSING_SCORE:g}",
+            "message": f"every check passed, but the score {score_in_full(total)} is below"
+            f" {PASSING_SCORE:g}",
         }
         return (classify_failure(low, source="verify", attempt=plan.number),)
     return tuple(

@@ -18,6 +18,7 @@ from mulligan.policies.failures.failure import (
     VerificationResult,
     VerificationStatus,
 )
+from mulligan.policies.figures.format import score_in_full
 from mulligan.policies.jobs.job import EXTERNAL, Decoding, Job, Output, Usage
 from mulligan.policies.repair.retry import PASSING_SCORE, passes
 from mulligan.tasks.jobs.attempt import storable
@@ -81,14 +82,16 @@ class ReportedAttempt:
         return VerificationResult(
             status=VerificationStatus.PASS if passed else VerificationStatus.FAIL,
             verifier_id=GIVEN_SCORE,
-            summary=self.feedback or f"reported score {self.score:g}",
+            summary=self.feedback or f"reported score {score_in_full(self.score)}",
             score=self.score,
             evidence={} if passed else {"kind": "reasoning_error"},
             errors=() if passed else tuple(self.findings) or (self._feedback_finding(),),
         )
 
     def _feedback_finding(self) -> Finding:
-        message = self.feedback or f"the score {self.score:g} is below {PASSING_SCORE:g}"
+        message = (
+            self.feedback or f"the score {score_in_full(self.score)} is below {PASSING_SCORE:g}"
+        )
         return Finding(message=message, code="feedback")
 
 

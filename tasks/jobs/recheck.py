@@ -8,6 +8,7 @@ from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.cycles.delayed import reformulated
 from mulligan.policies.failures.classify import message_of
 from mulligan.policies.failures.failure import VerificationResult
+from mulligan.policies.figures.format import score_in_full
 from mulligan.policies.jobs.job import Output
 from mulligan.policies.repair import score as scoring
 from mulligan.tasks.jobs.attempt import SLACK, request_of, requeue_fault, storable
@@ -88,7 +89,7 @@ def end_by_results(
     total = scoring.score(specs, results)
     if scoring.succeeded(specs, results, total):
         return end_cycle(context, taken.lease, total, None)
-    failure = CycleFailure(detail=f"delayed verification scored {total or 0:g}")
+    failure = CycleFailure(detail=f"delayed verification scored {score_in_full(total or 0.0)}")
     return end_cycle(context, taken.lease, total, failure)
 
 

@@ -14,6 +14,7 @@ from celery.exceptions import Ignore, Retry
 
 from mulligan.policies.failures.failure import FailureRecord, VerificationResult, VerificationStatus
 from mulligan.policies.failures.redaction import redacted_place
+from mulligan.policies.figures.format import score_in_full
 from mulligan.tasks.jobs.outcome import (
     Outcome,
     Rechecked,
@@ -52,13 +53,13 @@ class StateTask(Task):  # type: ignore[misc] # celery is untyped
         match outcome:
             case Settled(then=NextAttempt() as then, verdict=verdict):
                 reason = f"{_describe(verdict.failure)} → {then.plan.mode} {then.plan.number}"
-                text = f"score {_score(verdict.score)}: {reason}"
+                text = f"score {score_in_full(verdict.score)}: {reason}"
                 return self._settled(entry, outcome, "task-retried", text)
             case Settled(then=Finish(state="escalated", reason=reason), verdict=verdict):
                 text = f"{reason}: {_describe(verdict.failure)}{_times(outcome.seen)}"
                 return self._settled(entry, outcome, "task-failed", text)
             case Settled(verdict=verdict):
-                text = f"score {_score(verdict.score)}"
+                text = f"score {score_in_full(verdict.score)}"
                 return self._settled(entry, outcome, "task-succeeded", text)
             case Requeued(delay=delay, reason=reason):
                 raise Retry(f"{reason}; again in {delay:.1f} s", exc=Corrected(reason), when=delay)
@@ -70,14 +71,14 @@ class StateTask(Task):  # type: ignore[misc] # celery is untyped
             case VerificationStored(result=result) if result.status is VerificationStatus.FAIL:
                 raise Retry(_checked(result), exc=Corrected(_checked(result)))
             case Rechecked(status="escalated", score=score):
-                raise Escalated(f"delayed verification scored {_score(score)}")
+                raise Escalated(f"delayed verification scored {score_in_full(score)}")
             case VerificationPending() | ClaimRefused():
                 # The task that settles the attempt reports it under the attempt's id.
                 raise Ignore
             case VerificationStored(result=result):
                 return _checked(result)
             case Rechecked(score=score):
-                return f"delayed verification scored {_score(score)}"
+                return f"delayed verification scored {score_in_full(score)}"
 
     def _settled(self, entry: Entry, outcome: Settled, event: Event, text: str) -> str:
         """Report a settled attempt. If a verification settled it, that task also reports for the
@@ -113,13 +114,9 @@ def _verification_event(entry: Entry, outcome: Settled, event: Event) -> Event:
     return "task-succeeded" if passed or event == "task-succeeded" else "task-retried"
 
 
-def _score(score: float | None) -> str:
-    return "–" if score is None else f"{score:g}"
-
-
 def _checked(result: VerificationResult) -> str:
     """Describe a result without its summary, which may quote the answer."""
-    score = "" if result.score is None else f", score {result.score:g}"
+    score = "" if result.score is None else f", score {score_in_full(result.score)}"
     return f"{result.verifier_id}: {result.status.value}{score}"
 
 

@@ -93,8 +93,8 @@ class EditsPlan:
             "applied": applied,
             "refused": sorted({plan.edits[i].op for i in refused}),
         }
-        share = applied / len(plan.edits)
-        return self._result(list(found.values()), evidence, warnings, share, started)
+        points = 100 * applied / len(plan.edits)
+        return self._result(list(found.values()), evidence, warnings, points, started)
 
     def _try_edits(self, plan: EditPlan, work: Path) -> dict[int, Finding]:
         """Apply the edits in order and return the findings by the edit's index."""
@@ -136,7 +136,7 @@ class EditsPlan:
         findings: list[Finding],
         evidence: dict[str, Json],
         warnings: tuple[str, ...],
-        share: float,
+        points: float,
         started: float,
     ) -> VerificationResult:
         wrong = [finding for finding in findings if finding.code != "no_op"]
@@ -151,7 +151,7 @@ class EditsPlan:
             errors=tuple(wrong),
             warnings=warnings + idle,
             elapsed_seconds=perf_counter() - started,
-            score=round(100 * share, 1) if wrong else None,
+            score=points if wrong else None,
         )
 
 

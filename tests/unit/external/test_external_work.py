@@ -14,6 +14,7 @@ from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.cycles.guardrail import LOOP_CAP, TIME_SHARE_CAP, Guardrail
 from mulligan.policies.failures.failure import Finding
 from mulligan.policies.jobs.job import Output
+from mulligan.policies.repair.retry import Retry
 from mulligan.tasks.external.lane import (
     ExternalTask,
     NotCounted,
@@ -30,6 +31,7 @@ from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.jobs.verify import run_verification
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, JobView, Lease
+from mulligan.workers.ledger import keys
 
 PROMPT = "Write one sentence about yesterday with the past tense of 'to go'."
 OTHER = "Yesterday, how did you travel to school? Answer in a full sentence."
@@ -48,12 +50,15 @@ class School:
         return job_id
 
     def recorded(
-        self, score: float | None, *, seconds: float = 10.0, **fields: Any
+        self,
+        score: float | None,
+        *,
+        seconds: float = 10.0,
+        feedback: str = "'goed' is not a word",
+        **fields: Any,
     ) -> tuple[str, Outcome]:
         raw = {"subject": "mia", "task_type": "past_tense", "prompt": PROMPT, **fields}
-        report = ReportedAttempt(
-            score=score, answer="I goed.", feedback="'goed' is not a word", seconds=seconds
-        )
+        report = ReportedAttempt(score=score, answer="I goed.", feedback=feedback, seconds=seconds)
         return record_attempt(self.context, intake_of(self.scenario), raw, report)
 
     def next(self, subject: str = "mia", tenant: str | None = None) -> ExternalTask:
@@ -76,6 +81,11 @@ class School:
         self.report(self.next(), 90)
         self.scenario.advance(AFTER)
         return job_id
+
+    def events(self) -> list[dict[str, Any]]:
+        (prefix,) = keys.partition_prefixes(self.scenario.settings.key_prefix, 1)
+        rows = self.scenario.ledger.calls.run("XRANGE", f"{prefix}events", "-", "+")
+        return [json.loads(fields["data"]) for _, fields in rows]
 
     def view(self, job_id: str) -> JobView:
         return self.scenario.view(job_id)
@@ -112,6 +122,24 @@ def test_a_passing_score_leaves_nothing_to_do(school: School, score: float) -> N
     assert school.view(job_id).state == "succeeded"
     assert school.view(job_id).attempts[0].output == Output(text="I goed.", elapsed_seconds=10)
     assert school.idle()
+
+
+@pytest.mark.parametrize("score", [69.999, 69.9999999, 69.99999999999999])
+def test_a_score_just_below_70_owes_the_retry_and_is_never_shown_as_70(
+    school: School, score: float
+) -> None:
+    job_id, outcome = school.recorded(score, feedback="")
+    assert isinstance(outcome, Settled)
+    assert outcome.verdict.decision == Retry(
+        reason="score 69.99 is below 70", mode="immediate_retry"
+    )
+    attempt = school.view(job_id).attempts[0]
+    assert (attempt.score, attempt.verdict and attempt.verdict.success) == (score, False)
+    assert school.scenario.cycle(job_id).status is CycleStatus.PENDING_IMMEDIATE_RETRY
+    retry = school.next().claim.plan.prompt or ""
+    assert "the score 69.99 is below 70" in retry
+    (shown,) = [e["score"] for e in school.events() if e.get("state") == "settled"]
+    assert 69 < shown < 70
 
 
 def test_findings_appear_in_the_next_prompt(school: School) -> None:
@@ -299,6 +327,7 @@ def test_a_delayed_verification_is_offered_when_it_is_due(school: School) -> Non
         (70, CycleStatus.COMPLETED, None),
         (100, CycleStatus.COMPLETED, None),
         (69.5, CycleStatus.ESCALATED, "delayed verification scored 69.5"),
+        (69.9999999, CycleStatus.ESCALATED, "delayed verification scored 69.99"),
         (0, CycleStatus.ESCALATED, "delayed verification scored 0"),
     ],
 )

@@ -35,9 +35,12 @@ Checks = list[tuple[VerifierSpec, VerificationResult]]
     [
         ([check("pass")], 100, True),
         ([check("fail")], 0, False),
-        ([check("pass"), check("fail", weight=2)], 33.33, False),  # (100 + 2*0) / 3
+        ([check("pass"), check("fail", weight=2)], 100 / 3, False),  # (100 + 2*0) / 3
         ([check("fail", points=66.67)], 66.67, False),  # 2 of 3 tests
         ([check("pass", points=69.99)], 69.99, False),  # passed, but below 70
+        ([check("pass", points=69.999)], 69.999, False),  # only displays round
+        ([check("pass", points=69.9999999)], 69.9999999, False),
+        ([check("pass", points=69.99999999999999)], 69.99999999999999, False),
         ([check("pass", points=70)], 70, True),
         ([check("skipped")], None, False),  # nothing verified is never a success
         ([check("pass"), check("skipped", weight=9)], 100, True),  # skipped is not counted
@@ -57,6 +60,39 @@ def test_the_score_and_the_success_of_an_attempt(
     results = [result for _, result in checks]
     assert score(specs, results) == total
     assert succeeded(specs, results, total) is success
+
+
+def weighing(passed: tuple[float, ...], failed: tuple[float, ...]) -> Checks:
+    """Return checks with these weights, of which the failed ones are not required."""
+    lost = [check("fail", weight=weight, required=False) for weight in failed]
+    return [*(check("pass", weight=weight) for weight in passed), *lost]
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [
+        # summed up as floats, these give 69.99999999999999
+        weighing((0.1, 1.3), (0.4, 0.2)),
+        weighing((0.2, 1.9), (0.8, 0.1)),
+        weighing((0.7,), (0.1, 0.2)),
+        # 2 of 3 tests and 11 of 15
+        [check("pass", points=200 / 3), check("pass", points=1100 / 15)],
+        [check("pass", weight=1 / 3, points=100 * n / 30) for n in (19, 21, 23)],
+    ],
+)
+def test_a_score_of_exactly_70_is_70(checks: Checks) -> None:
+    specs, results = [spec for spec, _ in checks], [result for _, result in checks]
+    assert score(specs, results) == 70
+    assert succeeded(specs, results, score(specs, results))
+
+
+def test_a_score_that_is_nearly_70_is_not_lifted_to_it() -> None:
+    checks = [check("pass", points=70, weight=1000), check("pass", points=69.99999999999999)]
+    specs, results = [spec for spec, _ in checks], [result for _, result in checks]
+    total = score(specs, results)
+    assert total is not None
+    assert 69.9 < total < 70
+    assert not succeeded(specs, results, total)
 
 
 @pytest.mark.parametrize("points", [-0.01, 100.01])
