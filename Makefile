@@ -7,7 +7,7 @@ JOBS ?= $(shell echo $$(( $$(nproc) + 1 )))
 # Use the machine's certificates: uv's list does not include company proxies.
 export UV_SYSTEM_CERTS := 1
 
-.PHONY: setup demo picture screenshots test check browser bench chaos simulate clean
+.PHONY: setup demo picture screenshots test check browser servers bench chaos simulate clean
 
 setup: .venv/ready
 
@@ -35,7 +35,7 @@ screenshots: setup browser
 
 # The tests start fleets of real processes on few processors. A failed test is run again alone:
 # a defect fails twice, a moment of load does not.
-test: check browser
+test: check browser servers
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile || { test $$? -eq 1 \
 	  && echo "retrying the failed tests one at a time:" \
 	  && $(BIN)/pytest --last-failed --last-failed-no-failures none; }
@@ -55,6 +55,10 @@ browser:
 	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 	    --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
 	  || echo "chromium could not be installed: the browser tests are skipped, and fail in CI"; }
+
+# Tests on Redis 7.0 and RabbitMQ: Debian's packages, extracted below .venv.
+servers: setup
+	@PYTHONPATH=tests $(BIN)/python -m support.debian_packages
 
 bench: setup
 	$(BIN)/python -m benchmarks

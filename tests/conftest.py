@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from support.doubles import MovableClock
 from support.ledger_scenario import Scenario, ScenarioMaker, SettingsMaker
-from support.servers import installed_versions
+from support.servers import SERVERS, find, require
 from support.waiting import wait_for
 
 from mulligan.workers.ledger.connection.calls import connect
@@ -81,16 +81,16 @@ def start_server() -> Iterator[ServerStarter]:
         argv = [sys.executable, "-I", str(die_with_parent.__file__), binary]
         argv += ["--port", "0", "--unixsocket", str(socket), "--dir", str(folder)]
         argv += ["--save", "", "--appendonly", "no"]
-        server = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        running[binary] = server
-        wait_for(lambda: server.poll() is not None or _answers(socket))
-        assert server.poll() is None, f"{binary} did not start"
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        running[binary] = process
+        wait_for(lambda: process.poll() is not None or _answers(socket))
+        assert process.poll() is None, f"{binary} did not start"
         return socket
 
     yield start
-    for server in running.values():
-        server.terminate()
-        server.wait(10)
+    for process in running.values():
+        process.terminate()
+        process.wait(10)
     shutil.rmtree(folder)
 
 
@@ -143,20 +143,16 @@ def ledger(redis_client: redis.Redis, settings: SettingsMaker) -> RedisLedger:
 
 # -- ledgers on a clock that tests move ------------------------------------------------------------
 
-#: The servers on which the ledger's contract is tested besides fakeredis, if they are installed.
-SERVERS = installed_versions()
-
 
 @pytest.fixture(params=["fakeredis", *SERVERS])
 def contract_client(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
     """An empty Redis of each kind that the ledger's contract is tested on."""
-    server = SERVERS.get(request.param)
-    if server is None:
+    if request.param == "fakeredis":
         with fake_client() as client:
             yield client
         return
     start: ServerStarter = request.getfixturevalue("start_server")
-    yield from _empty_client(start(server))
+    yield from _empty_client(start(require(request.param)))
 
 
 @pytest.fixture
@@ -197,5 +193,5 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print on which servers the ledger's contract was tested. It depends on the computer."""
     reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
     if any("test_ledger_contract" in report.nodeid for report in reports):
-        names = ", ".join(("fakeredis", *SERVERS))
+        names = ", ".join(("fakeredis", *filter(find, SERVERS)))
         terminalreporter.write_line(f"The ledger's contract was tested on {names}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from playwright.sync_api import (
 )
 from support.console_server import running_console
 from support.fleet import running_fleet
+from support.servers import missing
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -34,10 +34,7 @@ expect.set_options(timeout=PATIENCE)
 def browser() -> Iterator[Browser]:
     """One per module. While it is open, no other event loop can run in this thread."""
     if not CHROMIUM.exists():
-        reason = f"{CHROMIUM} is missing: apt-get install chromium"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        missing(str(CHROMIUM), "apt-get install chromium")
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(ARGUMENTS))
         yield found

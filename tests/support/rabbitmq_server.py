@@ -12,22 +12,25 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from support.debian_packages import search_path
 from support.processes import processes_with
+from support.servers import require_rabbitmq
 from support.waiting import wait_for
-
-#: Debian's script runs the server as the current user; the one on the PATH wants to be root's.
-PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
 class RabbitServer:
     """A RabbitMQ that tests can kill and start again with its data."""
 
     def __init__(self) -> None:
+        self._program = require_rabbitmq()
         self.folder = Path(tempfile.mkdtemp(prefix="mulligan-rabbit-"))
         self._port, distribution, self._names_port = free_ports(3)
         self.url = f"amqp://guest:guest@127.0.0.1:{self._port}//"
         self._environment = {
             **os.environ,
+            "PATH": search_path(),
+            # Schedulers without work sleep at once: the tests need the processors.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",
             "HOME": str(self.folder),
             "RABBITMQ_NODENAME": f"mulligan{self._port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
@@ -44,7 +47,7 @@ class RabbitServer:
     def start(self) -> None:
         # A node would start the daemon of node names itself, as an orphan that outlives it.
         self._run("epmd", self._names_port)
-        self._run(str(PROGRAM), self._port)
+        self._run(str(self._program), self._port)
 
     def kill(self) -> None:
         """Kill the node and its daemon of node names."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.ledger_scenario import ScenarioMaker
-from support.rabbitmq_server import PROGRAM, running_rabbitmq
+from support.rabbitmq_server import running_rabbitmq
 from support.settlements import succeeds
 
 from mulligan.tasks.jobs.publish import Publisher
@@ -16,10 +16,6 @@ from mulligan.workers.celery.broker.queue_depth import depths, empty_queues, ser
 from mulligan.workers.celery.broker.queues import QUEUES
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.settings.model import Settings
-
-pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists(), reason="rabbitmq-server is not installed: apt install rabbitmq-server"
-)
 
 
 @pytest.fixture(scope="module")

