@@ -19,11 +19,12 @@ from mulligan.policies.repair.retry import Escalate
 from mulligan.policies.repair.score import coercions
 from mulligan.policies.repair.strategy import contract_of
 from mulligan.policies.repair.verdict import Verdict, judge, judge_error
+from mulligan.tasks.jobs.attempt import requeue_fault
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome
 from mulligan.tasks.jobs.settle import Settled, settle_answer, settle_error
 from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict
-from mulligan.tasks.ports.errors import BadInput, VerifierError
+from mulligan.tasks.ports.errors import BadInput, TransportFault, VerifierError
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Finish, JobView, Settlement
 
 #: The id of a check that the task made itself with Scored or Repair.
@@ -91,6 +92,8 @@ class TaskDelivery:
     signals: tuple[type[BaseException], ...] = ()
     #: Returns the seconds until a signal's message is redelivered; None for never.
     redelivery_delay: Callable[[BaseException], float | None] = lambda _signal: 0.0
+    #: Returns the fault that an exception stands for; None if the task itself failed.
+    transport_fault: Callable[[Exception], TransportFault | None] = lambda _error: None
     deadline: float = 3600.0
 
 
@@ -126,8 +129,11 @@ def run_user_task(context: AttemptContext, delivery: TaskDelivery) -> DeliveryRe
             raise
         except Repair as repair:
             return _settle_given_results(context, claim, delivery, None, [repair.result], repair)
-        except Exception as error:  # classified like any other failure
-            return _failed(context, claim, delivery, error)
+        except Exception as error:
+            fault = delivery.transport_fault(error) if delivery.enforce else None
+            if fault is not None:
+                return DeliveryResult(requeue_fault(context, claim, fault), error=error)
+            return _failed(context, claim, delivery, error)  # classified like any other failure
         return _answered(context, claim, delivery, value, context.clock.monotonic() - started)
 
 

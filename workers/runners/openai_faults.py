@@ -12,7 +12,7 @@ from datetime import datetime
 from mulligan.tasks.ports.errors import RunnerError, TransportFault
 from mulligan.workers.runners.rate_limit_headers import asked_wait
 
-#: Statuses besides 5xx after which the same request may succeed later.
+#: Besides 5xx.
 _RETRYABLE = frozenset({408, 409, 425, 429})
 _LONGEST_MESSAGE = 500
 #: Codes of OpenAI, Azure, llama.cpp and vLLM, found in ``code`` or ``type``.
@@ -63,11 +63,16 @@ class ProviderRefusal:
         )
 
 
+def may_succeed_later(status: int) -> bool:
+    """Whether the same request may succeed later."""
+    return status in _RETRYABLE or status >= 500
+
+
 def refused(
     refusal: ProviderRefusal, call: ProviderCall, now: datetime
 ) -> TransportFault | RunnerError:
     """Return the error to raise for a refusal."""
-    if refusal.status in _RETRYABLE or refusal.status >= 500:
+    if may_succeed_later(refusal.status):
         return TransportFault(
             f"{call.provider} answered {refusal.status}: {call.scrub(refusal.message)}",
             provider=call.provider,

@@ -6,17 +6,20 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, Retry
+from celery.utils.time import maybe_make_aware
 
 from mulligan.policies.jobs.job import Job, PolicySpec, RunnerSpec, VerifierSpec
 from mulligan.policies.repair.instruction import RepairInstruction
 from mulligan.tasks.jobs.context import AttemptContext
+from mulligan.tasks.jobs.outcome import Requeued
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.settle import Settled
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.errors import BadInput, TransportFault
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, NextAttempt, Submission
 from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.tasks.user_tasks.task_route import KIND, TaskMode, TaskRoute
@@ -47,9 +50,12 @@ from mulligan.workers.user_tasks.task_options import (
     task_type_of,
     use_app_defaults,
 )
+from mulligan.workers.user_tasks.transport_errors import transport_fault
 from mulligan.workers.user_tasks.verifier_specs import Check, as_name, build_checks
 
 _SIGNALS = (Ignore, Reject, Retry)
+#: How often an eager task is called while a server is away: there is no queue to wait in.
+_EAGER_TRIES = 3
 
 
 class RetryWithoutError(Exception):
@@ -59,9 +65,11 @@ class RetryWithoutError(Exception):
 class RetryCalled(Retry):  # type: ignore[misc] # celery is untyped
     """`self.retry` of an enforced task. A Retry, because users' handlers re-raise it."""
 
-    def __init__(self, failure: Exception) -> None:
+    def __init__(self, failure: Exception, *, wait: float | None) -> None:
         super().__init__(exc=failure)
         self.failure = failure
+        #: The seconds that the task asked to wait, which count after a transport error.
+        self.wait = wait
 
 
 class RepairingTask(StateTask):
@@ -114,14 +122,25 @@ class RepairingTask(StateTask):
         previous = self._previous()
         return previous.instruction if previous is not None else None
 
-    def retry(self, args: Any = None, kwargs: Any = None, exc: Any = None, **options: Any) -> Any:
+    def retry(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: Any = None,
+        throw: bool = True,
+        eta: datetime | None = None,
+        countdown: float | None = None,
+        **options: Any,
+    ) -> Any:
         """Retry as Celery does if observed. If enforced, fail; the policy decides what follows."""
         if self.mode == "observe" or self.request.called_directly:
-            return super().retry(args, kwargs, exc, **options)
+            return super().retry(args, kwargs, exc, throw, eta, countdown, **options)
         failure = exc if isinstance(exc, Exception) else sys.exception()
         if not isinstance(failure, Exception):
             failure = RetryWithoutError("the task asked to be run again")
-        raise RetryCalled(failure)
+        if countdown is None and eta is not None:
+            countdown = (maybe_make_aware(eta) - datetime.now(UTC)).total_seconds()
+        raise RetryCalled(failure, wait=countdown)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
         shapes = {"argsrepr": describe(args or ()), "kwargsrepr": describe(kwargs or {})}
@@ -137,8 +156,13 @@ class RepairingTask(StateTask):
             return self.report(entry, run_recheck(context, entry))
         if self.mode == "observe":
             return self._observe(context, self._delivery(services, entry, args, kwargs))
+        requeued = 0
         while True:
             result = run_user_task(context, self._delivery(services, entry, args, kwargs))
+            if self.request.is_eager and isinstance(result.outcome, Requeued):
+                requeued += 1
+                self._end_after_faults(services, entry, result, requeued)
+                continue
             next_attempt = _next_attempt(result)
             if next_attempt is not None and entry.attempt == 1:
                 report_dropped_steps(self.name, self.request)
@@ -146,8 +170,20 @@ class RepairingTask(StateTask):
                 return self._answer(services, entry, result)
             entry = Entry("attempt", entry.job_id, next_attempt)
 
+    def _end_after_faults(
+        self, services: Services, entry: Entry, result: DeliveryResult, requeued: int
+    ) -> None:
+        """Raise the error of an eager task that was called again often enough."""
+        if requeued < _EAGER_TRIES:
+            return
+        services.ledger.cancel(entry.job_id, detail="an eager task does not wait for a server")
+        raise result.error or Escalated("a verifier reached no verdict")
+
     def _context(self, services: Services) -> AttemptContext:
-        """Return the context with this task's verifiers. An eager task publishes nothing."""
+        """Return the context with this task's verifiers.
+
+        An eager task publishes nothing, and is run again without a wait.
+        """
         checks = self._checks()
 
         def verifier(spec: VerifierSpec) -> Verifier:
@@ -155,7 +191,9 @@ class RepairingTask(StateTask):
             return found or services.context.verifier(spec)
 
         context = replace(services.context, verifier=verifier)
-        return replace(context, publish=lambda _: None) if self.request.is_eager else context
+        if not self.request.is_eager:
+            return context
+        return replace(context, publish=lambda _: None, backoff_base=0.0)
 
     def _observe(self, context: AttemptContext, delivery: TaskDelivery) -> Any:
         """Run the task as often as the app sends it, and record it if the ledger allows.
@@ -177,8 +215,12 @@ class RepairingTask(StateTask):
         if isinstance(result.outcome, Settled) and result.outcome.verdict.success:
             self._store_root_result(entry, result.value)
             return result.value
+        outcome = result.outcome
+        if isinstance(outcome, Requeued) and result.error is not None:
+            # Flower shows the reason, and an error of a library may quote a key in an address.
+            outcome = replace(outcome, reason=type(result.error).__name__)
         try:
-            return self.report(entry, result.outcome)
+            return self.report(entry, outcome)
         except Escalated as error:
             self._store_root_result(entry, error)
             raise
@@ -256,12 +298,22 @@ class RepairingTask(StateTask):
     def _delivery(
         self, services: Services, entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> TaskDelivery:
+        wait: float | None = None
+
         def call(previous: PreviousAttempt | None) -> Any:
+            nonlocal wait
             self.request.update(mulligan_before=previous)
             try:
                 return self._function(*args, **kwargs)
             except RetryCalled as called:
+                wait = called.wait
                 raise called.failure  # noqa: B904 - keeps its own cause
+
+        def fault_of(error: Exception) -> TransportFault | None:
+            fault = transport_fault(error, wait=wait)
+            if fault is not None and self.request.is_eager:
+                fault.retry_after = None
+            return fault
 
         return TaskDelivery(
             entry=entry,
@@ -269,6 +321,7 @@ class RepairingTask(StateTask):
             enforce=self.mode != "observe",
             signals=_SIGNALS,
             redelivery_delay=_redelivery_delay,
+            transport_fault=fault_of,
             deadline=float(self.time_limit or services.settings.hard_limit),
         )
 
