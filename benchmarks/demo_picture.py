@@ -20,7 +20,7 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 110
 #: The picture starts at this line of the corrected prompt. The lines above repeat the last answer.
-FIRST_LINE = "+Errors in your last answer:"
+FIRST_LINE = "+Do this now:"
 #: An image may not load fonts: the browser's own monospace font is used.
 SVG_FORMAT = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
 

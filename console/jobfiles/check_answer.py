@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +15,7 @@ from mulligan.policies.repair.retry import Retry
 from mulligan.policies.repair.strategy import plan_next
 from mulligan.policies.repair.verdict import Verdict, judge
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.runners import constrains
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.admission.intake import check_job, resolve_command, workspace_path
 from mulligan.workers.contract_models import ContractModels
@@ -80,19 +81,14 @@ def _next(
 ) -> AttemptPlan | None:
     if not isinstance(verdict.decision, Retry):
         return None
+    runner = runners.resolve(job.runner, allow_inline=True)
+    defaults = defaults_of(runner)
     return plan_next(
         job,
         AttemptPlan(),
         verdict,
         verdict.decision,
         output=output,
-        asked_with=_asked_with(job, runners),
+        asked_with=Decoding(temperature=defaults.temperature, max_tokens=defaults.max_tokens),
+        constrains=partial(constrains, runner),
     )
-
-
-def _asked_with(job: Job, runners: RunnerRegistry) -> Decoding:
-    try:
-        defaults = defaults_of(runners.resolve(job.runner, allow_inline=True))
-    except BadInput:
-        return Decoding()
-    return Decoding(temperature=defaults.temperature, max_tokens=defaults.max_tokens)

@@ -333,7 +333,7 @@ class AttemptPlan(Value):
     #: Replaces the job's prompt.
     prompt: str | None = None
     decoding: Decoding = Decoding()
-    #: The name of what was changed: see wording.TECHNIQUES.
+    #: The name of what was changed: see recipes.TECHNIQUES.
     technique: str | None = None
     #: The coarse signature that this attempt should repair.
     cures: str | None = None

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from itertools import chain
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from mulligan.policies.failures.failure import FailureRecord, Finding
-from mulligan.policies.repair.wording import recipe_for
+from mulligan.policies.repair.recipes import FORMAT_EXAMPLES, TYPES, Recipe, recipe_for
 from mulligan.policies.value import Json, Value
 
 #: Longer values are cut: an instruction is a few sentences, whatever the answer was.
 MAX_VALUE = 160
 MAX_MESSAGE = 300
+#: More errors that differ only in an index are one line of a prompt.
+MOST_ALIKE = 3
+
+_INDEX = re.compile(r"\[\d+\]")
+_CHOICES = re.compile(r"\[([^\[\]]*)\]")
+_PLACEHOLDER = re.compile(r"\{(\w+)[^{}]*\}")
 
 
 class RepairInstruction(Value):
@@ -34,19 +40,94 @@ class RepairInstruction(Value):
     show_last_answer: bool = True
 
 
+class Correction(NamedTuple):
+    """One error of a failure, or several that differ only in their place, in sentences."""
+
+    recipe: Recipe
+    fact: str
+    advice: str
+    next_step: str
+    #: What holds for every answer; empty if nothing does.
+    requirement: str
+
+    @property
+    def sentences(self) -> str:
+        return f"{self.fact} {self.advice}".strip()
+
+
 def reduce_failure_to_repair(record: FailureRecord) -> RepairInstruction:
     """Return the instruction for a failure: by kind and cause, about its deciding finding."""
-    recipe = recipe_for(record.kind, record.cause, from_verifier=record.verifier_id is not None)
-    words = _words(record)
+    first = corrections_of(record)[0]
+    recipe = first.recipe
     return RepairInstruction(
         action=recipe.action,
-        prompt_suffix=recipe.prompt_suffix.format_map(words),
-        minimal_next_step=recipe.next_step.format_map(words),
+        prompt_suffix=first.sentences,
+        minimal_next_step=first.next_step,
         constrained=recipe.constrained,
         temperature_factor=recipe.temperature,
         token_cap_factor=recipe.token_cap,
         show_last_answer=recipe.show_last_answer,
     )
+
+
+def corrections_of(record: FailureRecord) -> list[Correction]:
+    """Return what to correct after a failure, the deciding finding first."""
+    groups = _alike(record.findings)
+    if not groups:
+        return [_correction(record, record.cause, Finding(message=record.message), 1)]
+    decides = next((i for i, (found, _) in enumerate(groups) if found.code == record.cause), 0)
+    deciding, count = groups.pop(decides)
+    first = _correction(record, record.cause, deciding, count)
+    if first.recipe.whole:
+        return [first]
+    return [first, *(_correction(record, found.code, found, n) for found, n in groups)]
+
+
+def _alike(findings: Sequence[Finding]) -> list[tuple[Finding, int]]:
+    """Join findings that differ only in an index, ``$[*].id``, if there are many of them."""
+    shapes: dict[tuple[Any, ...], dict[Any, Finding]] = {}
+    for finding in findings:
+        path, code, message = finding.path or "", finding.code, finding.message
+        in_json = path.startswith("$")
+        shape = _INDEX.sub("[*]", path) if in_json else path
+        key = (shape, code, finding.schema_path) if in_json else (shape, code, message)
+        shapes.setdefault(key, {}).setdefault((path, message), finding)
+    groups = list[tuple[Finding, int]]()
+    for (shape, *_), same in shapes.items():
+        first = next(iter(same.values()))
+        if len(same) > MOST_ALIKE:
+            groups.append((first.model_copy(update={"path": shape}), len(same)))
+        else:
+            groups += [(finding, 1) for finding in same.values()]
+    return groups
+
+
+def _correction(
+    record: FailureRecord, cause: str | None, finding: Finding, count: int
+) -> Correction:
+    recipe = recipe_for(record.kind, cause, from_verifier=record.verifier_id is not None)
+    words = _words(record, finding, count)
+    # A forbidden text is what the check names, not a part of the answer.
+    lasting = words if recipe.action == "remove_text" else {**words, "actual": ""}
+    return Correction(
+        recipe,
+        fact=_render(recipe.fact, words),
+        advice=_render(recipe.advice, words),
+        next_step=_render(recipe.next_step, words),
+        requirement=_render(recipe.requirement, lasting),
+    )
+
+
+def _render(template: str, words: Mapping[str, str]) -> str:
+    """Fill in a recipe's sentence: take the first choice in brackets that is complete."""
+
+    def complete(choices: re.Match[str]) -> str:
+        for choice in choices[1].split("|"):
+            if all(words[name] for name in _PLACEHOLDER.findall(choice)):
+                return choice
+        return ""
+
+    return _CHOICES.sub(complete, template).format_map(words)
 
 
 def repair_instruction_to_dict(instruction: RepairInstruction) -> dict[str, Any]:
@@ -76,26 +157,20 @@ def in_words(value: Json) -> str:
     return one_line(json.dumps(value, ensure_ascii=False, default=str), MAX_VALUE)
 
 
-def _words(record: FailureRecord) -> dict[str, str]:
-    """Return the values of a recipe's placeholders."""
-    finding = _deciding(record)
+def _words(record: FailureRecord, finding: Finding, count: int) -> dict[str, str]:
+    """Return the values of a recipe's placeholders; empty if they are not known."""
     evidence = record.evidence
     place = one_line(_place(finding, evidence), MAX_VALUE)
     return {
-        "place": place or "the answer",
-        "at": f" ({place})" if place else "",
+        "place": f"{place} ({count} times)" if place and count > 1 else place,
         "expected": _expected(finding, evidence),
         "actual": _actual(finding, evidence),
-        "message": one_line(_message(record, finding)).rstrip("."),
+        "is": "It is" if count == 1 else "The first is",
+        "example": _example(finding),
+        "message": one_line(_message(record, finding)).rstrip(" .:;,"),
         "hint": _hint(finding),
-        "rule": finding.code or "limit",
+        "program": "The check" if record.verifier_id else "The program",
     }
-
-
-def _deciding(record: FailureRecord) -> Finding:
-    """Return the first finding with the record's cause, or else the first finding."""
-    same_cause = (finding for finding in record.findings if finding.code == record.cause)
-    return next(chain(same_cause, record.findings), Finding(message=record.message))
 
 
 def _place(finding: Finding, evidence: Mapping[str, Json]) -> str:
@@ -103,9 +178,10 @@ def _place(finding: Finding, evidence: Mapping[str, Json]) -> str:
     if isinstance(argv, list) and argv:
         return "`" + " ".join(map(str, argv)) + "`"
     if finding.path:
-        return finding.path
+        # The whole answer is no place in it.
+        return finding.path if finding.path != "$" else ""
     if failed := _first_failed(evidence):
-        return str(failed.get("nodeid") or "the tests")
+        return str(failed.get("nodeid") or "")
     return argv if isinstance(argv, str) else ""
 
 
@@ -118,32 +194,64 @@ def _first_failed(evidence: Mapping[str, Json]) -> Mapping[str, Json]:
 def _expected(finding: Finding, evidence: Mapping[str, Json]) -> str:
     if finding.expected is None and evidence.get("signal") is not None:
         return f"signal {evidence['signal']}"
+    if finding.expected is None and finding.code == "const" and finding.schema_path:
+        return "null"
     if finding.expected is None:
-        # pydantic has no field for it, only "Input should be a valid integer".
+        # pydantic has no field for it, only "Input should be a valid integer, unable to parse…".
         rest = finding.message.removeprefix("Input should be ")
-        return one_line(rest if rest != finding.message else "as in the schema", MAX_VALUE)
+        return "" if rest == finding.message else one_line(rest.partition(",")[0], MAX_VALUE)
     if finding.code == "type":
         types = finding.expected if isinstance(finding.expected, list) else [finding.expected]
-        return one_line(" or ".join(map(str, types)), MAX_VALUE)
+        return one_line(" or ".join(TYPES.get(str(t), str(t)) for t in types), MAX_VALUE)
+    if finding.code == "enum" and isinstance(finding.expected, str):
+        # pydantic writes the choices as a text: 'red' or 'blue'.
+        return one_line(finding.expected, MAX_VALUE)
     return in_words(finding.expected)
 
 
 def _actual(finding: Finding, evidence: Mapping[str, Json]) -> str:
     if finding.code in (None, "exit_code") and evidence.get("exit_code") is not None:
         return f"exit code {evidence['exit_code']}"
+    if finding.actual is None:
+        # A null that the schema does not allow is an actual value.
+        return "null" if finding.code in ("type", "enum", "const") and finding.schema_path else ""
     shown = in_words(finding.actual)
     is_string = finding.code == "type" and isinstance(finding.actual, str)
     return f"{shown} (a string)" if is_string else shown
 
 
+def _example(finding: Finding) -> str:
+    if finding.code == "format":
+        return FORMAT_EXAMPLES.get(str(finding.expected), "")
+    example = getattr(finding, "example", None)
+    return "" if example is None else in_words(example)
+
+
 def _hint(finding: Finding) -> str:
     """Return advice on quotes: quoting a number is the most frequent error of small models."""
     expected, actual = finding.expected, finding.actual
-    if isinstance(actual, str) and expected in ("integer", "number", "boolean", "null"):
-        return " Write the value without quotes."
+    types = expected if isinstance(expected, list) else [expected]
+    if isinstance(actual, str) and any(_reads_as(actual, name) for name in types):
+        return "Write the value without quotes."
     if expected == "string" and isinstance(actual, int | float):
-        return " Put it in double quotes."
+        return "Put it in double quotes."
     return ""
+
+
+def _reads_as(text: str, name: Json) -> bool:
+    """Whether a text without its quotes is a JSON value of this type."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return False
+    match name:
+        case "boolean" | "null":
+            return isinstance(value, bool) if name == "boolean" else value is None
+        case "integer":
+            return isinstance(value, int) and not isinstance(value, bool)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+    return False
 
 
 def _message(record: FailureRecord, finding: Finding) -> str:
@@ -156,4 +264,6 @@ def _message(record: FailureRecord, finding: Finding) -> str:
     if isinstance(decoder, str) and decoder:
         return decoder
     failed = {} if record.findings else _first_failed(record.evidence)
-    return str(failed.get("assertion") or failed.get("exception") or finding.message)
+    message = str(failed.get("assertion") or failed.get("exception") or finding.message)
+    # The classifier writes this where a failure has no message of its own.
+    return "" if message == f"{record.kind} without a message" else message

@@ -11,10 +11,21 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.failures.classify import classify_failure
+from mulligan.policies.failures.failure import (
+    FailureRecord,
+    VerificationResult,
+    VerificationStatus,
+)
 from mulligan.policies.repair import wording
 from mulligan.policies.repair.free_repair import extract_json
-from mulligan.policies.repair.instruction import RepairInstruction, in_words, one_line
+from mulligan.policies.repair.instruction import (
+    Correction,
+    RepairInstruction,
+    corrections_of,
+    one_line,
+)
+from mulligan.policies.repair.recipes import RULED_OUT, TECHNIQUES
 from mulligan.policies.value import Json
 
 #: Maximum characters of the last answer, from its start and from its end.
@@ -22,7 +33,7 @@ ANSWER_HEAD = 3000
 ANSWER_TAIL = 1500
 #: Maximum number of errors, and characters of each.
 MAX_ERRORS = 20
-MAX_ERROR = 300
+MAX_ERROR = 500
 #: Maximum characters of a check's output.
 MAX_OUTPUT = 1200
 #: Maximum number of fields listed as correct, and of techniques that worked before.
@@ -31,6 +42,9 @@ MAX_WORKED = 3
 
 #: The form of a technique's name. Text of another job does not have it.
 _TECHNIQUE = re.compile(r"[a-z][a-z_]{0,39}(?:\+[a-z][a-z_]{0,39}){0,5}")
+_PASSED = (VerificationStatus.PASS, VerificationStatus.WARN)
+#: The form of an answer that is shown needs no praise.
+_ABOUT_FORM = ("json.object", "text.match")
 _FIELD = re.compile(r"\$(?:\.([^.\[\]]{1,100})|\['([^']{1,100})'\])")
 
 
@@ -44,26 +58,38 @@ def build_corrected_prompt(
     worked_before: Sequence[str] = (),
     coercions: Sequence[str] = (),
     becomes_file: bool = False,
+    truncated: bool = False,
+    constrained: bool = False,
+    fresh: bool = False,
 ) -> str:
     """Build the prompt of the next attempt from the task and the last attempt's errors.
 
-    ``becomes_file``: the answer is the content of a file.
+    ``becomes_file``: the answer is the content of a file. ``truncated``: the last one was cut off.
+    ``constrained``: the next answer can only be one that fits the contract, so that the prompt
+    has no word about its form. ``fresh``: start over, without anything of the last answer.
     """
-    shown = last_answer if instruction.show_last_answer and (last_answer or "").strip() else None
-    errors = _errors(results)
+    bare = fresh or constrained or not instruction.show_last_answer
+    shown = last_answer if not bare and (last_answer or "").strip() else None
+    records = [classify_failure(r, source="verify", truncated=truncated) for r in _failed(results)]
+    corrections = [each for record in records for each in corrections_of(record)]
+    if constrained:
+        corrections = [each for each in corrections if not each.recipe.ruled_out]
+    if fresh:
+        lines = list(dict.fromkeys(each.requirement for each in corrections if each.requirement))
+    else:
+        ruled_out = constrained and instruction.action in RULED_OUT
+        lines = _lines(None if ruled_out else instruction, corrections)
     known = wording.FILE_COERCIONS if becomes_file else wording.COERCIONS
     reminders = [known[name] for name in dict.fromkeys(coercions) if name in known]
-    if len(errors) > 1:
-        reminders.insert(0, wording.DO_ALL)
+    hints = [] if fresh or constrained else _worked(worked_before)
     parts = [
         task_text.strip(),
-        _contract(contract),
+        "" if constrained else _contract(contract),
         f"{wording.LAST_ANSWER}\n{fenced(_shortened(shown))}" if shown else "",
-        _listed(wording.ERRORS if shown else wording.ERRORS_WITHOUT_ANSWER, _numbered(errors)),
-        *_outputs(results),
-        _listed(wording.KEEP, [f"- {item}" for item in _kept(results, shown)]),
-        _listed(wording.WORKED_BEFORE, [f"- {item}" for item in _worked(worked_before)]),
-        _listed(wording.DO_NOW, [instruction.prompt_suffix, *reminders]),
+        *([] if fresh else _outputs(records, lines)),
+        _listed(wording.KEEP, [f"- {item}" for item in _kept(results, contract, shown)]),
+        _listed(wording.WORKED_BEFORE, [f"- {item}" for item in hints]),
+        _listed(wording.DO_NOW, [*_numbered(lines), *([] if constrained else reminders)]),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -102,67 +128,79 @@ def _failed(results: Sequence[VerificationResult]) -> list[VerificationResult]:
     return [result for result in results if result.status is VerificationStatus.FAIL]
 
 
-def _errors(results: Sequence[VerificationResult]) -> list[str]:
-    """List every verified error once, in the order of the verifiers."""
-    lines: dict[str, None] = {}
-    for result in _failed(results):
-        found = [_error(finding) for finding in result.errors]
-        summary = one_line(result.summary or f"{result.verifier_id} failed", MAX_ERROR)
-        lines |= dict.fromkeys(found or [summary])
-    return list(lines)
+def _lines(instruction: RepairInstruction | None, corrections: Sequence[Correction]) -> list[str]:
+    """Say what to correct: the instruction, then every other error, without repeating advice."""
+    lines = dict.fromkeys([instruction.prompt_suffix] if instruction else [])
+    advised = {instruction.action} if instruction else set[str]()
+    for correction in corrections:
+        action = correction.recipe.action
+        if correction.sentences in lines or (correction.recipe.whole and action in advised):
+            continue
+        line = correction.fact if action in advised else correction.sentences
+        lines[one_line(line, MAX_ERROR)] = None
+        advised.add(action)
+    return [line for line in lines if line]
 
 
-def _error(finding: Finding) -> str:
-    place = f"{one_line(finding.path, 120)}: " if finding.path and finding.path != "$" else ""
-    message = one_line(finding.message, MAX_ERROR - len(place))
-    if finding.code == "type" and isinstance(finding.expected, str):
-        # A validator's message may name the value but not the expected type.
-        message = f"must be {finding.expected}, is {in_words(finding.actual)}"
-    return one_line(place + message, MAX_ERROR)
+def _numbered(lines: Sequence[str]) -> list[str]:
+    if len(lines) < 2:
+        return list(lines)
+    shown = [f"{number}. {line}" for number, line in enumerate(lines[:MAX_ERRORS], 1)]
+    if len(lines) > MAX_ERRORS:
+        shown.append(wording.MORE.format(count=len(lines) - MAX_ERRORS))
+    return shown
 
 
-def _numbered(errors: Sequence[str]) -> list[str]:
-    lines = [f"{number}. {error}" for number, error in enumerate(errors[:MAX_ERRORS], 1)]
-    if len(errors) > MAX_ERRORS:
-        lines.append(wording.MORE.format(count=len(errors) - MAX_ERRORS))
-    return lines
+def _outputs(records: Sequence[FailureRecord], lines: Sequence[str]) -> Iterator[str]:
+    """Quote what the output of failed commands says beyond the lines that name their errors."""
+    said = "\n".join(lines)
+    for record in records[:2]:
+        tails = (record.evidence.get(name) for name in ("stderr_tail", "stdout_tail"))
+        tail = next((t for t in tails if isinstance(t, str) and t.strip()), "")
+        rest = [
+            line for line in tail.strip().splitlines() if one_line(line).rstrip(".") not in said
+        ]
+        if any(line.strip() for line in rest):
+            yield f"{wording.OUTPUT}\n{fenced(_end(rest))}"
 
 
-def _outputs(results: Sequence[VerificationResult]) -> Iterator[str]:
-    """Quote the last output of failed commands: it says more than our summary."""
-    for result in _failed(results)[:2]:
-        tails = (result.evidence.get(name) for name in ("stderr_tail", "stdout_tail"))
-        tail = next((t for t in tails if isinstance(t, str) and t.strip()), None)
-        if tail:
-            title = wording.OUTPUT.format(name=one_line(result.verifier_id, 100))
-            yield f"{title}\n{fenced(tail.strip()[-MAX_OUTPUT:])}"
+def _end(lines: Sequence[str]) -> str:
+    return "\n".join(lines).strip("\n")[-MAX_OUTPUT:]
 
 
 # -- what is correct, what worked before ----------------------------------------------------------
 
 
-def _kept(results: Sequence[VerificationResult], last_answer: str | None) -> Iterator[str]:
+def _kept(
+    results: Sequence[VerificationResult],
+    contract: Mapping[str, Json] | None,
+    last_answer: str | None,
+) -> Iterator[str]:
     """List what is correct: fields without an error, tests that pass, checks that pass.
 
     Nothing if the answer is not shown: the model cannot keep what it does not see.
     """
     if last_answer is None:
         return
-    if fields := _correct_fields(results, last_answer):
+    if fields := _correct_fields(results, contract, last_answer):
         names = ", ".join(fields[:MAX_KEPT])
         yield one_line(wording.KEEP_FIELDS.format(names=names), MAX_ERROR)
     for result in results[:MAX_KEPT]:
         passed, collected = result.evidence.get("passed"), result.evidence.get("collected")
-        if result.status in (VerificationStatus.PASS, VerificationStatus.WARN):
-            yield one_line(f"{result.verifier_id}: {result.summary or 'passes'}", 160)
-        elif isinstance(passed, int) and isinstance(collected, int) and 0 < passed < collected:
-            yield wording.KEEP_TESTS.format(passed=passed, collected=collected)
+        if isinstance(passed, int) and isinstance(collected, int):
+            if passed:
+                yield wording.KEEP_TESTS.format(passed=passed, collected=collected)
+        elif result.status in _PASSED and result.verifier_id not in _ABOUT_FORM:
+            yield one_line(result.summary or f"{result.verifier_id} passes", 160)
 
 
-def _correct_fields(results: Sequence[VerificationResult], last_answer: str) -> list[str]:
-    """Name the answer's fields without an error, if the contract failed."""
+def _correct_fields(
+    results: Sequence[VerificationResult], contract: Mapping[str, Json] | None, last_answer: str
+) -> list[str]:
+    """Name the fields of the contract that the answer has without an error."""
     failed = [result for result in _failed(results) if result.verifier_id == "contract.schema"]
-    if not failed:
+    known = (contract or {}).get("properties")
+    if not failed or not isinstance(known, Mapping):
         return []
     wrong = {_field(finding.path) for result in failed for finding in result.errors}
     # An error about the whole object or an unknown place may be about any field.
@@ -170,7 +208,7 @@ def _correct_fields(results: Sequence[VerificationResult], last_answer: str) -> 
         return []
     value = extract_json(last_answer, truncated=True).value
     names = value if isinstance(value, dict) else {}
-    return [one_line(name, 60) for name in names if name not in wrong]
+    return [one_line(name, 60) for name in names if name in known and name not in wrong]
 
 
 def _field(path: str | None) -> str | None:
@@ -183,6 +221,6 @@ def _worked(techniques: Sequence[str]) -> list[str]:
     known: dict[str, None] = {}
     for technique in techniques:
         if _TECHNIQUE.fullmatch(technique):
-            words = [wording.TECHNIQUES.get(part) for part in technique.split("+")]
+            words = [TECHNIQUES.get(part) for part in technique.split("+")]
             known |= dict.fromkeys(word for word in words if word)
     return list(known)[:MAX_WORKED]

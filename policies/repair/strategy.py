@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
 from mulligan.policies.repair.instruction import RepairInstruction
 from mulligan.policies.repair.prompt import build_corrected_prompt
+from mulligan.policies.repair.recipes import RULED_OUT
 from mulligan.policies.repair.retry import ChangeStrategy, Retry
 from mulligan.policies.repair.verdict import Verdict
 
@@ -40,22 +41,32 @@ def plan_next(
     asked_with: Decoding,
     worked_before: Sequence[str] = (),
     cycle_id: str | None = None,
+    constrains: Callable[[Decoding], bool] = lambda _: False,
 ) -> AttemptPlan:
-    """Plan the attempt after a failure. ``asked_with`` is the failed attempt's decoding."""
+    """Plan the attempt after a failure. ``asked_with`` is the failed attempt's decoding.
+
+    ``constrains`` says whether the runner constrains such an attempt to the job's contract.
+    """
     instruction = verdict.instruction
     if instruction is None or verdict.failure is None:
         raise ValueError("only a classified failure can be corrected")
     fresh = isinstance(decision, ChangeStrategy)
-    decoding = _decoding(job, instruction, asked_with, fresh=fresh)
+    decoding, contract = _decoding(job, instruction, asked_with, fresh=fresh), contract_of(job)
+    # A constrained attempt that failed like this was not constrained, whatever its runner says.
+    ignored = asked_with.constrained and instruction.action in RULED_OUT
+    constrained = decoding.constrained and contract is not None and not ignored
     prompt = build_corrected_prompt(
         task_text=job.task_text,
-        contract=contract_of(job),
-        last_answer=output.text if output is not None and not fresh else None,
+        contract=contract,
+        last_answer=output.text if output is not None else None,
         results=verdict.results,
         instruction=instruction,
         worked_before=worked_before,
         coercions=verdict.coercions,
         becomes_file=job.workspace is not None and job.workspace.output_file is not None,
+        truncated=output is not None and output.truncated,
+        constrained=constrained and constrains(decoding),
+        fresh=fresh,
     )
     return AttemptPlan(
         number=plan.number + 1,

@@ -9,14 +9,14 @@ from typing import Any
 from mulligan.policies.cycles.cycle import cycle_id
 from mulligan.policies.cycles.guardrail import LoadStep, RepairLoad, repair_load
 from mulligan.policies.failures.failure import VerificationResult
-from mulligan.policies.jobs.job import Decoding, Output, Usage
+from mulligan.policies.jobs.job import USER_TASK, Decoding, Job, Output, Usage
 from mulligan.policies.jobs.routing import verification_place
 from mulligan.policies.repair import score as scoring
 from mulligan.policies.repair.retry import Escalate, Retry, opens_cycle, owes_immediate_retry
 from mulligan.policies.repair.strategy import best_techniques, plan_next
 from mulligan.policies.repair.verdict import Verdict, judge, judge_error
 from mulligan.tasks.jobs.context import AttemptContext
-from mulligan.tasks.ports.errors import RunnerError
+from mulligan.tasks.ports.errors import BadInput, RunnerError
 from mulligan.tasks.ports.ledger import (
     Claim,
     ClaimRefused,
@@ -27,6 +27,7 @@ from mulligan.tasks.ports.ledger import (
     SessionNote,
     Settlement,
 )
+from mulligan.tasks.ports.runners import constrains
 
 #: Characters of the prompt in the long-lived record of a cycle.
 _CYCLE_PROMPT = 500
@@ -249,8 +250,19 @@ def _then(
                 asked_with=asked_with,
                 worked_before=best_techniques(remedies),
                 cycle_id=cycle.id if cycle else None,
+                constrains=lambda decoding: _constrains(context, claim.job, decoding),
             )
             return NextAttempt(plan=plan)
+
+
+def _constrains(context: AttemptContext, job: Job, decoding: Decoding) -> bool:
+    """Whether the job's runner constrains such an attempt. A user's own task is no runner."""
+    if job.runner.kind == USER_TASK:
+        return False
+    try:
+        return constrains(context.runner(job.runner).runner, decoding)
+    except BadInput:  # the next attempt will say so
+        return False
 
 
 def _cycle(context: AttemptContext, claim: Claim, verdict: Verdict) -> CyclePlan | None:

@@ -43,3 +43,12 @@ def provider_for(runner: Runner, decoding: Decoding) -> str:
     # Not a Protocol checked at run time: isinstance takes longer than everything else here.
     of_fallback: Callable[[Decoding], str] | None = getattr(runner, "provider_for", None)
     return runner.provider if of_fallback is None else of_fallback(decoding)
+
+
+def constrains(runner: Runner, decoding: Decoding) -> bool:
+    """Whether a runner constrains such an attempt to the job's JSON Schema, if it has one.
+
+    A runner that can has a method ``constrains``.
+    """
+    of_runner: Callable[[Decoding], bool] | None = getattr(runner, "constrains", None)
+    return False if of_runner is None else of_runner(decoding)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from mulligan.policies.jobs.job import Output, Seconds
+from mulligan.policies.jobs.job import Decoding, Output, Seconds
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.runners import Request
@@ -65,6 +65,10 @@ class LocalRunner:
         local = read_options(LocalOptions, options)
         read_options(OpenAIOptions, local.openai_options)
         return cls(local)
+
+    def constrains(self, decoding: Decoding) -> bool:
+        """Return whether decoding follows the job's JSON Schema: llama.cpp always can."""
+        return decoding.constrained
 
     def answer(self, request: Request) -> Output:
         if blocked("local"):

@@ -181,6 +181,10 @@ class OpenAIRunner:
         """Return the host that is asked: a fallback may be on another one."""
         return self._asked(decoding).provider
 
+    def constrains(self, decoding: Decoding) -> bool:
+        """Return whether a constrained attempt sends the job's JSON Schema to the server."""
+        return decoding.constrained and self._asked(decoding)._options.constrain == "json_schema"
+
     def answer(self, request: Request) -> Output:
         if blocked("openai"):
             raise refusal("openai")

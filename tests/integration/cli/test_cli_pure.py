@@ -278,7 +278,7 @@ def test_verify_shows_the_next_prompt_of_a_bad_answer() -> None:
     assert "✗ contract.schema" in shown
     assert "next: immediate retry: score 50 is below 70" in shown
     assert "--- first prompt\n+++ corrected prompt" in shown
-    assert "+$.age has the wrong type." in shown
+    assert "+$.age must be an integer." in shown
     document = json.loads(invoke(*argv, "--json", stdin='{"age": "31"}', code=1).stdout)
     assert document["failure"]["kind"] == "schema_invalid"
     assert document["decision"]["mode"] == "immediate_retry"

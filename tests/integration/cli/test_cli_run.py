@@ -71,7 +71,7 @@ def test_a_run_prints_the_attempts_of_a_repaired_job(document: Any) -> None:
     assert [result["status"] for result in first["results"]] == ["pass", "fail"]
     assert (second["number"], second["mode"], second["score"]) == (2, "immediate_retry", 100)
     assert second["usage"]["total_tokens"] == 120
-    assert "$.age has the wrong type" in second["prompt"]
+    assert "$.age must be an integer" in second["prompt"]
     assert [cycle["status"] for cycle in repaired["cycles"]] == ["completed"]
 
 

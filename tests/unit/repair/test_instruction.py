@@ -24,7 +24,7 @@ from mulligan.policies.repair.instruction import (
     repair_instruction_from_dict,
     repair_instruction_to_dict,
 )
-from mulligan.policies.repair.wording import FALLBACKS, RECIPES, TECHNIQUES, recipe_for
+from mulligan.policies.repair.recipes import FALLBACKS, RECIPES, TECHNIQUES, recipe_for
 
 
 def repair(verifier_id: str, **fields: Any) -> RepairInstruction:
@@ -60,14 +60,16 @@ def other(payload: object) -> RepairInstruction:
          ["$.a.b", "integer", '"31"', "without quotes"]),
         (schema("type", expected="string", actual=31), "fix_type", ["31", "double quotes"]),
         (schema("type", expected=["string", "null"], actual=3), "fix_type", ["string or null"]),
+        (schema("uniqueItems", expected=True, actual=[1, 1]), "fix_size",
+         ["$.a.b", "Remove the repeated items"]),
         (schema("additionalProperties"), "remove_extra_field", ["$.a.b", "Remove"]),
         (schema("enum", expected=["red", "blue"], actual="rot"), "choose_allowed_value",
          ['"red", "blue"', '"rot"']),
         (schema("const", expected=3, actual=4), "choose_allowed_value", ["3", "4"]),
         (schema("pattern", expected="^a", actual="b"), "fix_format", ['"^a"', '"b"']),
         (schema("format", expected="date", actual="b"), "fix_format", ['"date"']),
-        (schema("minimum", expected=3, actual=1), "fix_range", ["minimum 3", "1"]),
-        (schema("maxItems", expected=3, actual=[1]), "fix_size", ["maxItems 3"]),
+        (schema("minimum", expected=3, actual=1), "fix_range", ["3 or more", "1"]),
+        (schema("maxItems", expected=3, actual=[1]), "fix_size", ["at most 3 items"]),
         (schema("oneOf", message="none fits"), "fix_value", ["$.a.b", "none fits"]),
         # not JSON
         (repair("json.object", evidence={"shape": "fence"}), "drop_fence", ["```", "{"]),
@@ -117,11 +119,18 @@ def other(payload: object) -> RepairInstruction:
         # text
         (text("missing", expected="Hello"), "include_text", ['"Hello"']),
         (text("forbidden", actual="sorry"), "remove_text", ['"sorry"']),
-        (text("length", message="9 characters, at most 3"), "fix_length", ["at most 3"]),
+        (text("pattern", expected="^(bug|feature)$", actual="It is a bug"), "match_pattern",
+         ['"^(bug|feature)$"', '"It is a bug"', "Do not write the pattern itself"]),
+        (text("equality", expected="yes", actual="Yes!"), "write_exact_text",
+         ['exactly this text: "yes"', '"Yes!"']),
+        (text("choice", expected=["bug", "feature"]), "choose_one_text", ['"bug", "feature"']),
+        (text("too_long", expected=3, actual=9), "shorten_answer",
+         ["at most 3 characters", "has 9", "shorter"]),
+        (text("too_short", expected=9, actual=3), "lengthen_answer", ["at least 9", "longer"]),
         # other kinds
         (other({"kind": "reasoning_error", "cause": "low_score"}), "improve_quality", ["letter"]),
         (other({"kind": "reasoning_error", "message": "off by one"}), "reconsider", ["off by one"]),
-        (other(KeyError("town")), "use_given_context", ["town"]),
+        (other(KeyError("town")), "add_missing_field", ["The field town is missing. Add it."]),
         (other({"kind": "unsafe_request", "message": "secret"}), "stay_safe", ["not allowed"]),
         (other({"kind": "repeated_failure"}), "change_approach", ["another way"]),
         (other({"code": "context_length_exceeded"}), "shorten_context", ["briefly"]),
@@ -137,6 +146,28 @@ def test_each_cause_has_its_instruction(
     for phrase in phrases:
         assert phrase in instruction.prompt_suffix
     assert instruction.minimal_next_step
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "advised"),
+    [
+        ("integer", "31", True),
+        ("integer", "thirty", False),
+        ("integer", "3.5", False),
+        ("number", "3.5", True),
+        ("number", "true", False),
+        ("boolean", "true", True),
+        ("boolean", "yes", False),
+        ("null", "null", True),
+        (["integer", "null"], "31", True),
+        ("object", "31", False),
+    ],
+)
+def test_quotes_are_mentioned_only_around_a_value_that_is_right_without_them(
+    expected: Any, actual: str, advised: bool
+) -> None:
+    suffix = schema("type", expected=expected, actual=actual).prompt_suffix
+    assert suffix.endswith("Write the value without quotes.") is advised
 
 
 @pytest.mark.parametrize(

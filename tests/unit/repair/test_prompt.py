@@ -16,7 +16,10 @@ from mulligan.policies.repair.instruction import RepairInstruction, reduce_failu
 from mulligan.policies.repair.prompt import MAX_ERRORS, build_corrected_prompt, fenced
 
 TASK = "Extract the person as JSON."
-CONTRACT = {"type": "object", "properties": {"age": {"type": "integer"}}}
+CONTRACT = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+}
 AGE = {
     "message": '"31" is not of type "integer"',
     "code": "type",
@@ -44,6 +47,8 @@ def build(
     instruction: RepairInstruction | None = None,
     worked_before: Sequence[str] = (),
     coercions: Sequence[str] = (),
+    constrained: bool = False,
+    fresh: bool = False,
 ) -> str:
     return build_corrected_prompt(
         task_text=TASK,
@@ -53,6 +58,8 @@ def build(
         instruction=instruction or instruction_for(results),
         worked_before=worked_before,
         coercions=coercions,
+        constrained=constrained,
+        fresh=fresh,
     )
 
 
@@ -73,7 +80,7 @@ Extract the person as JSON.
 
 Your answer must be JSON that fits this JSON Schema:
 ```json
-{"type": "object", "properties": {"age": {"type": "integer"}}}
+{"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
 ```
 
 This is your last answer. It is not correct yet:
@@ -81,45 +88,67 @@ This is your last answer. It is not correct yet:
 {"name": "Alice", "age": "31"}
 ```
 
-Errors in your last answer:
-1. $.age: must be integer, is "31"
-
 Already correct. Keep it:
-- fields: name
-- json.object: a JSON object
+- the fields name
 
 What fixed this error before:
 - using exactly the type that the schema asks for
 
 Do this now:
-$.age has the wrong type. It must be: integer. It is: "31" (a string). \
-Write the value without quotes.
+$.age must be an integer. It is "31" (a string). Write the value without quotes.
 Do not put ``` around the JSON."""
     )
 
 
-def test_all_errors_of_all_verifiers_are_listed_once() -> None:
+def test_all_errors_of_all_verifiers_are_named_once() -> None:
     missing = {"message": "'a' is missing", "code": "missing", "expected": "a"}
     prompt = build(
         result("contract.schema", errors=[AGE, AGE, {**AGE, "path": "$.size"}]),
-        result("text.match", errors=[missing]),
-        result("acme.lint", summary="too long"),
+        result("text.match", errors=[missing, {**missing, "expected": "b", "message": "no b"}]),
+        result("acme.lint", summary="too many words"),
         result("other", "skipped", summary="not run"),
     )
-    assert "1. $.age" in prompt
-    assert "2. $.size" in prompt
-    assert "3. 'a' is missing" in prompt
-    assert "4. too long" in prompt
-    assert "5." not in prompt
-    assert "not run" not in prompt
-    assert "Then correct the other errors" in prompt
+    assert prompt.endswith(
+        """\
+1. $.age must be an integer. It is "31" (a string). Write the value without quotes.
+2. $.size must be an integer. It is "31" (a string). Write the value without quotes.
+3. The answer must contain this text: "a". Copy the text exactly.
+4. The answer must contain this text: "b".
+5. A check found an error: too many words. Correct it."""
+    )
+
+
+def test_one_failure_of_two_json_verifiers_is_named_once() -> None:
+    evidence = {"shape": "prose", "decoder": "Expecting value"}
+    prompt = build(
+        result("json.object", evidence=evidence, errors=[{"message": "m", "code": "prose"}]),
+        result("contract.schema", evidence=evidence, errors=[{"message": "m", "code": "not_json"}]),
+    )
+    assert prompt.count("no other words") == 1
+
+
+def test_many_errors_of_one_shape_are_one_line() -> None:
+    wrong = [{**AGE, "path": f"$[{i}].id", "actual": f"a{i}"} for i in range(300)]
+    other = {**AGE, "path": "$[7].tags[3]", "schema_path": "/items/properties/tags/items/type"}
+    prompt = build(result("contract.schema", errors=[*wrong, other]), contract=None)
+    assert '1. $[*].id (300 times) must be an integer. The first is "a0" (a string).\n' in prompt
+    assert "2. $[7].tags[3] must be an integer." in prompt
+    assert "3." not in prompt
+
+
+def test_different_errors_in_one_place_are_all_named() -> None:
+    same = {"code": "value_error", "path": "$"}
+    errors = [{**same, "message": "the end is before the start"}, {**same, "message": "no name"}]
+    prompt = build(result("contract.schema", errors=errors))
+    assert "the end is before the start" in prompt
+    assert "no name" in prompt
 
 
 def test_errors_over_the_maximum_are_only_counted() -> None:
     errors = [{**AGE, "path": f"$.f{i}"} for i in range(MAX_ERRORS + 7)]
     prompt = build(result("contract.schema", errors=errors))
-    assert f"{MAX_ERRORS}. $.f{MAX_ERRORS - 1}:" in prompt
-    assert f"$.f{MAX_ERRORS}:" not in prompt
+    assert f"{MAX_ERRORS}. $.f{MAX_ERRORS - 1} must" in prompt
+    assert f"$.f{MAX_ERRORS} must" not in prompt
     assert "and 7 more" in prompt
 
 
@@ -133,28 +162,39 @@ def test_passing_tests_are_to_be_kept() -> None:
 
 
 def test_the_output_of_a_command_is_shown() -> None:
-    evidence = {"argv": ["make"], "exit_code": 2, "stderr_tail": "x" * 9000 + "\nno rule"}
+    tail = "x" * 3000 + "\n  line 3\nno rule"
+    evidence = {"argv": ["make"], "exit_code": 2, "stderr_tail": tail}
     prompt = build(result("command.subprocess", summary="exit 2", evidence=evidence))
-    assert "no rule\n```" in prompt
+    assert "x\n  line 3\n```" in prompt
     assert "x" * 1300 not in prompt
+    assert prompt.count("no rule") == 1
+
+
+def test_an_output_of_one_line_is_not_quoted_again() -> None:
+    evidence = {"argv": ["make"], "exit_code": 2, "stderr_tail": "no rule.\n"}
+    prompt = build(result("command.subprocess", summary="exit 2", evidence=evidence))
+    assert prompt.count("no rule") == 1
+    assert "output" not in prompt
 
 
 @pytest.mark.parametrize(
     ("errors", "kept"),
     [
-        ([AGE], "fields: name, town"),
-        ([{**AGE, "path": "$['town']"}], "fields: name, age"),
-        ([{**AGE, "path": "$.age[0].x"}], "fields: name, town"),
+        ([AGE], "the fields name"),
+        ([{**AGE, "path": "$['town']"}], "the fields name, age"),
+        ([{**AGE, "path": "$.age[0].x"}], "the fields name"),
         # an error about the whole object may be about any field
         ([AGE, {**AGE, "path": "$"}], None),
     ],
 )
-def test_correct_fields_are_named(errors: list[dict[str, Any]], kept: str | None) -> None:
+def test_correct_fields_of_the_contract_are_named(
+    errors: list[dict[str, Any]], kept: str | None
+) -> None:
     prompt = build(
         result("contract.schema", errors=errors),
         last_answer='```json\n{"name": "A", "age": "31", "town": "B"}\n```',
     )
-    assert (f"- {kept}\n" in prompt) if kept else "fields:" not in prompt
+    assert (f"- {kept}\n" in prompt) if kept else "the fields" not in prompt
 
 
 @pytest.mark.parametrize("last_answer", [None, "", "  \n"])
@@ -162,7 +202,7 @@ def test_without_an_answer_nothing_is_shown_or_kept(last_answer: str | None) -> 
     prompt = build(WRONG_AGE, last_answer=last_answer)
     assert "last answer" not in prompt
     assert "Keep it" not in prompt
-    assert "An earlier answer had these errors" in prompt
+    assert "$.age must be an integer." in prompt
 
 
 def test_a_truncated_answer_is_not_shown() -> None:
@@ -176,6 +216,57 @@ def test_of_a_long_answer_head_and_tail_are_shown() -> None:
     assert "TAIL" in prompt
     assert "characters left out" in prompt
     assert len(prompt) < 7000
+
+
+# -- constrained to the contract, or from the start ----------------------------------------------
+
+FORBIDDEN = result("text.match", errors=[{"message": "m", "code": "forbidden", "actual": "sorry"}])
+
+
+def test_what_constraining_gives_is_not_said() -> None:
+    date = {"message": "m", "code": "format", "path": "$.day", "expected": "date", "actual": "May"}
+    prompt = build(
+        result("contract.schema", errors=[AGE, date]),
+        FORBIDDEN,
+        constrained=True,
+        worked_before=["fix_type+constrained"],
+        coercions=["fence"],
+    )
+    assert (
+        prompt
+        == """\
+Extract the person as JSON.
+
+Do this now:
+1. $.day must have the format "date", for example 2026-01-31. It is "May".
+2. The answer must not contain this text: "sorry". Leave it out."""
+    )
+
+
+def test_nothing_is_left_to_say_about_the_form_of_a_constrained_answer() -> None:
+    assert build(WRONG_AGE, constrained=True) == TASK
+
+
+def test_a_fresh_start_has_nothing_of_the_failed_answer() -> None:
+    pattern = {"message": "m", "code": "pattern", "expected": "^(bug|feature)$", "actual": "Bug!"}
+    prompt = build(
+        WRONG_AGE,
+        result("text.match", errors=[pattern]),
+        result("pytest.subprocess", errors=[
+            {"message": "assert 3 == 4", "code": "assertion", "path": "t.py::a"}]),
+        last_answer='{"name": "Alice", "age": "31"}',
+        fresh=True,
+        worked_before=["fix_type"],
+    )  # fmt: skip
+    for trace in ("Alice", "31", "Bug!", "assert", "t.py", "last answer", "before", "correct"):
+        assert trace not in prompt
+    assert prompt.startswith(TASK)
+    assert "JSON Schema" in prompt
+    assert 'must match the pattern "^(bug|feature)$".' in prompt
+
+
+def test_a_fresh_start_may_be_the_task_alone() -> None:
+    assert build(WRONG_AGE, contract=None, fresh=True) == TASK
 
 
 # -- what worked before ---------------------------------------------------------------------------
@@ -248,8 +339,8 @@ def test_the_size_of_a_prompt_is_bounded(
         worked_before=worked,
         coercions=["fence", "prose", "json_repair"] * 50,
     )
-    # Answer 4,500, errors 20 × 304, kept 20 × 162 and 300, instruction 1,500, frame 1,500.
-    assert len(prompt) < 18_000
+    # Answer 4,500, errors 20 × 504, kept 20 × 162 and 500, instruction 1,500, frame 1,500.
+    assert len(prompt) < 22_000
 
 
 @given(

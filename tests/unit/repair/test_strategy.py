@@ -12,7 +12,9 @@ from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
 from mulligan.policies.repair.retry import ChangeStrategy, Escalate, Retry
 from mulligan.policies.repair.strategy import best_techniques, contract_of, plan_next
 from mulligan.policies.repair.verdict import Verdict, judge, judge_error, verdict_to_dict
-from mulligan.workers.runners.openai import response_format
+from mulligan.tasks.ports.runners import constrains as runner_constrains
+from mulligan.workers.runners.openai import OpenAIRunner, response_format
+from mulligan.workers.runners.scripted import ScriptedRunner
 
 SCHEMA = {"type": "object", "required": ["age"], "properties": {"age": {"type": "integer"}}}
 
@@ -100,7 +102,7 @@ def test_a_changed_strategy_has_a_fresh_context_and_the_next_model() -> None:
     assert isinstance(verdict.decision, ChangeStrategy)
     after = next_plan(verdict)
     assert after.prompt is not None
-    assert '{"age": "31"}' not in after.prompt
+    assert "31" not in after.prompt
     assert after.decoding.fallback == 1
     assert after.technique is not None
     assert "fresh_context" in after.technique
@@ -227,3 +229,67 @@ def test_a_changed_strategy_constrains_even_without_a_schema() -> None:
     plan = AttemptPlan(number=2, mode="immediate_retry")
     after = next_plan(judge(of, plan, [TRUNCATED], memory), of=of)
     assert (after.decoding.fallback, after.decoding.constrained) == (1, True)
+
+
+# -- constrained to the contract ------------------------------------------------------------------
+
+
+def plan_for(
+    result: VerificationResult,
+    *,
+    asked_with: Decoding,
+    constrains: bool,
+    text: str = '{"age": "31"}',
+) -> str:
+    verdict = judge(job(), AttemptPlan(), [result], RetryMemory())
+    assert isinstance(verdict.decision, Retry)
+    plan = plan_next(
+        job(),
+        AttemptPlan(),
+        verdict,
+        verdict.decision,
+        output=Output(text=text),
+        asked_with=asked_with,
+        constrains=lambda decoding: decoding.constrained and constrains,
+    )
+    return plan.prompt or ""
+
+
+def test_a_constrained_attempt_is_asked_only_for_what_constraining_cannot_give() -> None:
+    prompt = plan_for(WRONG_TYPE, asked_with=Decoding(), constrains=True)
+    assert prompt == "Extract the age."
+
+
+def test_a_runner_that_cannot_constrain_gets_the_contract_and_the_answer() -> None:
+    prompt = plan_for(WRONG_TYPE, asked_with=Decoding(), constrains=False)
+    assert "JSON Schema" in prompt
+    assert '{"age": "31"}' in prompt
+    assert "Write the value without quotes." in prompt
+
+
+def test_an_attempt_that_was_not_constrained_after_all_gets_the_contract() -> None:
+    """A server may ignore the schema: a constrained answer with a wrong type proves it."""
+    prompt = plan_for(WRONG_TYPE, asked_with=Decoding(constrained=True), constrains=True)
+    assert "JSON Schema" in prompt
+    assert "Write the value without quotes." in prompt
+
+
+@pytest.mark.parametrize(
+    ("options", "fallback", "constrains"),
+    [
+        ({}, 0, True),
+        ({"constrain": "json_object"}, 0, False),
+        ({"constrain": "none"}, 0, False),
+        ({"fallbacks": [{"model": "b", "constrain": "none"}]}, 0, True),
+        ({"fallbacks": [{"model": "b", "constrain": "none"}]}, 1, False),
+    ],
+)
+def test_a_runner_says_whether_it_constrains_to_a_schema(
+    options: dict[str, Any], fallback: int, constrains: bool
+) -> None:
+    runner = OpenAIRunner.from_options({"model": "a", "base_url": "http://127.0.0.1:1"} | options)
+    asked = Decoding(constrained=True, fallback=fallback)
+    assert runner_constrains(runner, asked) is constrains
+    assert not runner_constrains(runner, Decoding(fallback=fallback))
+    scripted = ScriptedRunner.from_options({"answers": ["x"]})
+    assert not runner_constrains(scripted, asked)

@@ -1,0 +1,559 @@
+"""The repair of each class of failures, in sentences: one recipe for each kind and finer cause.
+
+Written for small models: short, imperative, concrete. ``instruction.py`` fills in the
+placeholders, such as ``{place}``; nothing else from a failure reaches a prompt. Of the choices in
+brackets, ``[The field {place}|A field]``, it takes the first one without an empty placeholder, or
+none. So every recipe gives true sentences even if nothing but its cause is known. ``{place:.0}``
+writes nothing: it makes a choice depend on the place.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from mulligan.policies.failures.failure import FailureKind as Kind
+
+
+class Recipe(NamedTuple):
+    """How to repair one class of failures."""
+
+    #: Stable: statistics and the fleet's memory are keyed by it.
+    action: str
+    #: What is wrong with the last answer, and where.
+    fact: str
+    #: What to do about it. Several errors of one action share it.
+    advice: str
+    next_step: str
+    #: The technique in a few words, for "what worked before"; never about one job.
+    technique: str
+    #: What holds for every answer; a fresh start shows it and nothing of the failed answer.
+    requirement: str = ""
+    constrained: bool = False
+    #: Whether constraining the answer to the contract rules this failure out.
+    ruled_out: bool = False
+    #: Whether it is about the answer as a whole, so that one sentence is enough.
+    whole: bool = False
+    temperature: float = 1.0
+    token_cap: float = 1.0
+    show_last_answer: bool = True
+
+
+#: Format errors come from sampling: constrain the decoder if possible, and lower the temperature.
+_COOLER = 0.3
+_format = partial(Recipe, constrained=True, temperature=_COOLER)
+#: A cut answer needs room; the factor takes 120 tokens to 300.
+_MORE_TOKENS = 2.5
+
+
+def _not_json(what: str, rule: str) -> dict[str, Recipe]:
+    """Return the recipes for answers that are not JSON at all, by their shape."""
+    only = f"Answer with {what} and no other words. {rule}"
+    recipe = partial(_format, requirement=only, ruled_out=True, whole=True)
+    return {
+        "fence": recipe(
+            "drop_fence",
+            "Your last answer has a code fence, but no JSON.",
+            f"Answer with {what}, without ``` around it. {rule}",
+            f"Answer with {what}, without a code fence.",
+            "writing JSON without a code fence",
+        ),
+        "prose": recipe(
+            "drop_prose",
+            "Your last answer is not JSON.",
+            only,
+            f"Answer with only {what}.",
+            "writing only the JSON",
+        ),
+        "empty": recipe(
+            "answer_at_all",
+            "Your last answer was empty.",
+            f"Answer with {what}. {rule}",
+            f"Write {what}.",
+            "writing the JSON straight away",
+            show_last_answer=False,
+        ),
+        "not_object": recipe(
+            "answer_with_object",
+            "Your last answer is JSON, but not an object.",
+            f"Put it into one object. {rule}",
+            "Answer with a JSON object.",
+            "answering with one object",
+        ),
+        "syntax": recipe(
+            "fix_json_syntax",
+            "Your last answer is not valid JSON[: {message}].",
+            f"Use double quotes for every name and text, no trailing comma, no comment. {rule}",
+            "Write the same content as valid JSON.",
+            "writing strictly valid JSON",
+        ),
+    }
+
+
+_NOT_OBJECT = _not_json(
+    "one JSON object", "Begin with {{ and end with }}. Write nothing before or after it."
+)
+#: A contract may ask for an array or a number as well.
+_NOT_CONTRACT = _not_json("the JSON that the schema asks for", "Write nothing before or after it.")
+
+TRUNCATED = Recipe(
+    "raise_token_cap",
+    "Your last answer was cut off.",
+    "Answer again from the start, complete and as short as the task allows. No explanation.",
+    "Write the whole answer, shorter.",
+    "a shorter, complete answer with more room",
+    requirement="Make the answer complete and as short as the task allows. No explanation.",
+    whole=True,
+    token_cap=_MORE_TOKENS,
+    show_last_answer=False,
+)
+
+# -- the contract ---------------------------------------------------------------------------------
+
+_VALUE = "[{place}|The answer]"
+_IS = "[ {is} {actual}.]"
+
+
+def _bound(action: str, words: str, otherwise: str, next_step: str, technique: str) -> Recipe:
+    """Return the recipe for a value that must be within a bound."""
+    return _format(
+        action,
+        f"{_VALUE} [{words}|{otherwise}: {{message}}|{otherwise}].{_IS}",
+        "",
+        next_step,
+        technique,
+    )
+
+
+_range = partial(
+    _bound,
+    "fix_range",
+    otherwise="is out of range",
+    next_step="Bring [{place}|the answer] into range.",
+    technique="keeping the value in range",
+)
+_size = partial(
+    _bound,
+    "fix_size",
+    otherwise="has the wrong size",
+    next_step="Give [{place}|the answer] the right size.",
+    technique="giving the value the right size",
+)
+_SCHEMA: dict[str, Recipe] = {
+    "required": _format(
+        "add_missing_field",
+        "[The field {place}|A required field] is missing.",
+        "Add it.",
+        "Add [{place}|the missing field].",
+        "adding the missing field",
+        ruled_out=True,
+    ),
+    "type": _format(
+        "fix_type",
+        f"{_VALUE} [must be {{expected}}|has the wrong type].{_IS}[ {{hint}}]",
+        "",
+        "Write [{place}|the answer] as [{expected}|the schema asks].",
+        "using exactly the type that the schema asks for",
+        ruled_out=True,
+    ),
+    "additionalProperties": _format(
+        "remove_extra_field",
+        "[The field {place}|A field] is not allowed by the schema.",
+        "Remove it. Add no other fields.",
+        "Remove [{place}|the extra field].",
+        "leaving out fields that the schema does not name",
+        ruled_out=True,
+    ),
+    "enum": _format(
+        "choose_allowed_value",
+        f"{_VALUE} must be exactly one of [these: {{expected}}|the allowed values].{_IS}",
+        "",
+        "Choose an allowed value for [{place}|the answer].",
+        "copying one of the allowed values",
+        ruled_out=True,
+    ),
+    "const": _format(
+        "choose_allowed_value",
+        f"{_VALUE} must be exactly [{{expected}}|the allowed value].{_IS}",
+        "",
+        "Set [{place}|the answer] to [{expected}|the allowed value].",
+        "copying one of the allowed values",
+        ruled_out=True,
+    ),
+    "pattern": _format(
+        "fix_format",
+        f"{_VALUE} must match [the pattern {{expected}}|the schema's pattern]"
+        f"[, as {{example}} does].{_IS}",
+        "",
+        "Rewrite [{place}|the answer] so that it matches the pattern.",
+        "writing the value in the required format",
+    ),
+    "format": _format(
+        "fix_format",
+        f"{_VALUE} must have the format [{{expected}}|that the schema names]"
+        f"[, for example {{example}}].{_IS}",
+        "",
+        "Rewrite [{place}|the answer] in the required format.",
+        "writing the value in the required format",
+    ),
+    "multipleOf": _range("must be a multiple of {expected}"),
+    "uniqueItems": _format(
+        "fix_size",
+        f"{_VALUE} contains the same item more than once.{_IS}",
+        "Remove the repeated items.",
+        "Remove the repeated items[ from {place}].",
+        "giving the value the right size",
+    ),
+    **{
+        code: _range(words)
+        for code, words in {
+            "minimum": "must be {expected} or more",
+            "maximum": "must be {expected} or less",
+            "exclusiveMinimum": "must be more than {expected}",
+            "exclusiveMaximum": "must be less than {expected}",
+        }.items()
+    },
+    **{
+        code: _size(words)
+        for code, words in {
+            "minLength": "must have at least {expected} characters",
+            "maxLength": "must have at most {expected} characters",
+            "minItems": "must have at least {expected} items",
+            "maxItems": "must have at most {expected} items",
+            "minProperties": "must have at least {expected} fields",
+            "maxProperties": "must have at most {expected} fields",
+        }.items()
+    },
+}
+_SCHEMA["unevaluatedProperties"] = _SCHEMA["additionalProperties"]
+
+# -- tests and commands ---------------------------------------------------------------------------
+
+_TESTS: dict[str, Recipe] = {
+    "assertion": Recipe(
+        "fix_assertion",
+        "[The test {place}|A check of the answer] fails[: {message}].",
+        "[{place:.0}Work out by hand what the code must do there, then correct the code. Do not"
+        " change the test.|Correct the answer.]",
+        "[Make {place} pass.|Correct the answer.]",
+        "working through the failing case by hand",
+    ),
+    "exception": Recipe(
+        "fix_exception",
+        "The code raises an error[ in {place}][: {message}].",
+        "Correct the line that raises it.",
+        "Fix the error[ in {place}].",
+        "handling the case that raised the error",
+    ),
+    "import_error": Recipe(
+        "fix_import",
+        "An import fails[ in {place}][: {message}].",
+        "Use only the standard library and the names in the task. Spell them exactly as the task"
+        " does.",
+        "Correct the import or the name.",
+        "defining exactly the names that the tests import",
+    ),
+    "syntax_error": Recipe(
+        "fix_syntax",
+        "The code does not parse[ ({place})][: {message}].",
+        "Answer with the whole file: valid code and no other words.",
+        "Write code that parses.",
+        "writing the whole file as plain code",
+    ),
+    "collection_error": Recipe(
+        "fix_collection",
+        "The tests could not start[ ({place})][: {message}].",
+        "Answer with the whole file. Define every name that the task asks for. Do not run code on"
+        " import.",
+        "Make the file importable.",
+        "writing an importable file with all names",
+    ),
+    "no_tests": Recipe(
+        "keep_tests_collectable",
+        "No test ran[: {message}].",
+        "Answer with the whole file and do not change the tests.",
+        "Make the tests run.",
+        "leaving the tests alone",
+    ),
+    "forged": Recipe(
+        "remove_tampering",
+        "The code interferes with the test run[ ({place})][: {message}].",
+        "Write only what the task asks for: no exit calls, no exit handlers, no changes to the"
+        " tests or their settings.",
+        "Remove everything that touches the test run.",
+        "writing only the code that was asked for",
+        show_last_answer=False,
+    ),
+}
+_TESTS["conftest_broken"] = _TESTS["collection_error"]
+_TESTS["early_exit"] = _TESTS["forged"]
+
+_COMMANDS: dict[str, Recipe] = {
+    "timeout": Recipe(
+        "make_it_finish",
+        "[{place}|The last attempt] did not finish in time.",
+        "Look for an endless loop, a wait for input or a slow algorithm, and remove it.",
+        "Make it finish quickly.",
+        "replacing an endless or slow loop",
+    ),
+    "signal": Recipe(
+        "fix_crash",
+        "{program}[ {place}] was killed[ by {expected}][: {message}].",
+        "Use less memory and no endless recursion.",
+        "Remove the crash.",
+        "using less memory and no endless recursion",
+    ),
+    "not_found": Recipe(
+        "name_existing_program",
+        "A program could not be started[ ({place})][: {message}].",
+        "Use only programs that the task names.",
+        "Use a program that exists.",
+        "using only programs that the task names",
+    ),
+    "exit": Recipe(
+        "fix_exit",
+        "{program}[ {place}] failed[ with {actual}][: {message}].",
+        "Correct what it reports.",
+        "Correct what the check reports.",
+        "following the checker's own message",
+    ),
+}
+
+# -- everything else ------------------------------------------------------------------------------
+
+
+def _text(
+    action: str, requirement: str, fact: str, advice: str, next_step: str, technique: str
+) -> Recipe:
+    """Return the recipe for a check of the answer's text, which holds for every answer."""
+    whole = f"{requirement} {advice}".strip()
+    return Recipe(
+        action,
+        f"{requirement}{fact}",
+        advice,
+        next_step,
+        technique,
+        requirement=whole,
+        temperature=_COOLER,
+    )
+
+
+_REASONING: dict[str, Recipe] = {
+    "missing": _text(
+        "include_text",
+        "The answer must contain [this text: {expected}|a text that is missing].",
+        "",
+        "Copy the text exactly.",
+        "Include [{expected}|the missing text].",
+        "copying the required text exactly",
+    ),
+    "pattern": _text(
+        "match_pattern",
+        "The answer must match [the pattern {expected}|a pattern][, as {example} does].",
+        _IS,
+        "Do not write the pattern itself. Write an answer that matches it.",
+        "Write an answer that matches the pattern.",
+        "writing an answer that matches the pattern",
+    ),
+    "equality": _text(
+        "write_exact_text",
+        "The answer must be exactly [this text: {expected}|the required text].",
+        _IS,
+        "Write nothing before or after it.",
+        "Answer with exactly [{expected}|the required text].",
+        "writing exactly the required text",
+    ),
+    "choice": _text(
+        "choose_one_text",
+        "The answer must be exactly one of [these: {expected}|the allowed texts].",
+        _IS,
+        "Write only that, with no other words.",
+        "Answer with one of the allowed texts.",
+        "answering with one of the allowed texts alone",
+    ),
+    "forbidden": _text(
+        "remove_text",
+        "The answer must not contain [this text: {actual}|a forbidden text].",
+        "",
+        "Leave it out.",
+        "Leave out [{actual}|the forbidden text].",
+        "leaving the forbidden text out",
+    ),
+    "too_long": _text(
+        "shorten_answer",
+        "[The answer must have at most {expected} characters.|The answer is too long.]",
+        "[ Your last answer has {actual}.]",
+        "Write a shorter answer.",
+        "Write a shorter answer.",
+        "writing a shorter answer",
+    ),
+    "too_short": _text(
+        "lengthen_answer",
+        "[The answer must have at least {expected} characters.|The answer is too short.]",
+        "[ Your last answer has {actual}.]",
+        "Write a longer answer.",
+        "Write a longer answer.",
+        "writing a longer answer",
+    ),
+    "config": Recipe(
+        "fix_configuration",
+        "The job is configured wrongly[ ({place})][: {message}].",
+        "A person must correct it.",
+        "Correct the configuration of the job.",
+        "correcting the job",
+    ),
+    "low_score": Recipe(
+        "improve_quality",
+        "The answer passes every check, but not well enough.",
+        "Follow the task to the letter. Use exactly the format it asks for.",
+        "Follow the task to the letter.",
+        "following the task to the letter",
+        temperature=_COOLER,
+    ),
+}
+
+_CONTEXT: dict[str, Recipe] = {
+    "context_length": Recipe(
+        "shorten_context",
+        "",
+        "Use only the parts of the task that the answer needs, and answer briefly.",
+        "Answer with less text.",
+        "a shorter request",
+        show_last_answer=False,
+    ),
+}
+_MISSING: dict[str, Recipe] = {
+    "does_not_apply": Recipe(
+        "match_the_file",
+        "[{place}|The change] does not match the file[: {message}].",
+        "Copy the lines that you change, and the lines around them, exactly from the file.",
+        "Correct [{place}|the change] so that it matches the file.",
+        "copying the lines of the file exactly",
+    ),
+    "missing_key": Recipe(
+        "add_missing_field",
+        "[The field {place}|A field] is missing.",
+        "Add it.",
+        "Add [{place}|the missing field].",
+        "adding the missing field",
+    ),
+}
+
+#: By kind and finer cause. A cause that has no row of its own falls back to its kind's.
+RECIPES: dict[Kind, dict[str, Recipe]] = {
+    Kind.SCHEMA_INVALID: _NOT_CONTRACT | _SCHEMA,
+    Kind.JSON_INVALID: _NOT_OBJECT,
+    Kind.TEST_FAILED: _TESTS,
+    Kind.COMMAND_FAILED: _COMMANDS,
+    Kind.REASONING_ERROR: _REASONING,
+    Kind.TOOL_ERROR: _CONTEXT,
+    Kind.MISSING_CONTEXT: _MISSING,
+}
+
+FALLBACKS: dict[Kind, Recipe] = {
+    Kind.SCHEMA_INVALID: _format(
+        "fix_value",
+        f"{_VALUE} does not fit the schema[: {{message}}].{_IS}",
+        "",
+        "Correct [{place}|the answer].",
+        "correcting the value that does not fit the schema",
+    ),
+    Kind.JSON_INVALID: _NOT_OBJECT["syntax"],
+    Kind.TEST_FAILED: _TESTS["exception"],
+    Kind.COMMAND_FAILED: _COMMANDS["exit"],
+    Kind.MISSING_CONTEXT: Recipe(
+        "use_given_context",
+        "The answer needs something that is not available[ ({place})][: {message}].",
+        "Use only what the task gives you. Do not guess the rest.",
+        "Use only what the task gives you.",
+        "using only what the task gives",
+    ),
+    Kind.REASONING_ERROR: Recipe(
+        "reconsider",
+        "[{place} is|Your last answer is] wrong[: {message}].",
+        "Read the task again and correct this error.",
+        "Correct [{place}|the answer].",
+        "reading the task again",
+    ),
+    Kind.REPEATED_FAILURE: Recipe(
+        "change_approach",
+        "The same error came back[: {message}].",
+        "Start over and solve it in another way.",
+        "Start over in another way.",
+        "starting over in another way",
+        show_last_answer=False,
+    ),
+    Kind.UNSAFE_REQUEST: Recipe(
+        "stay_safe",
+        "Part of this is not allowed.",
+        "Leave that part out and do only what is safe.",
+        "Leave out what is not allowed.",
+        "leaving out what is not allowed",
+        show_last_answer=False,
+    ),
+    # A provider's error is not the answer's fault: nothing about it enters the prompt.
+    Kind.TOOL_ERROR: Recipe(
+        "ask_again",
+        "",
+        "Do the task exactly as it is written.",
+        "Do the task again.",
+        "asking again",
+        show_last_answer=False,
+    ),
+    Kind.UNKNOWN: Recipe(
+        "fix_reported_problem",
+        "[A check found an error in {place}|A check found an error][: {message}].",
+        "Correct it.",
+        "Correct the reported problem.",
+        "correcting the reported problem",
+    ),
+}
+
+
+def recipe_for(kind: Kind, cause: str | None, *, from_verifier: bool = False) -> Recipe:
+    """Return the recipe for a failure. A ``tool_error`` from a verifier is about the answer."""
+    if cause == "truncated":
+        constrained = kind in (Kind.JSON_INVALID, Kind.SCHEMA_INVALID)
+        return TRUNCATED._replace(constrained=constrained)
+    if kind is Kind.TOOL_ERROR and from_verifier:
+        kind = Kind.UNKNOWN
+    return RECIPES.get(kind, {}).get(cause or "", FALLBACKS[kind])
+
+
+def _every_recipe() -> list[Recipe]:
+    causes = (recipe for recipes in RECIPES.values() for recipe in recipes.values())
+    return [TRUNCATED, *FALLBACKS.values(), *causes]
+
+
+#: What to call each part of a technique's name (see ``strategy``) when a prompt says what worked
+#: before. The parts that are missing here mean nothing to the model.
+TECHNIQUES: dict[str, str] = {
+    **{recipe.action: recipe.technique for recipe in _every_recipe()},
+    "fresh_context": "starting over from the task alone",
+}
+#: The actions that constraining the answer to the contract makes unnecessary.
+RULED_OUT = frozenset(recipe.action for recipe in _every_recipe() if recipe.ruled_out)
+
+#: A value of each format that small models get wrong.
+FORMAT_EXAMPLES: dict[str, str] = {
+    "date": "2026-01-31",
+    "date-time": "2026-01-31T09:30:00Z",
+    "time": "09:30:00Z",
+    "duration": "P1DT2H",
+    "email": "name@example.com",
+    "hostname": "www.example.com",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "uri": "https://example.com/page",
+    "uuid": "123e4567-e89b-42d3-a456-426614174000",
+}
+#: JSON's types, as a sentence names them.
+TYPES: dict[str, str] = {
+    "array": "an array",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "null": "null",
+    "number": "a number",
+    "object": "an object",
+    "string": "a string",
+}
