@@ -50,6 +50,15 @@ class Repair(Exception):
         )
 
 
+class TimeLimitReached(Exception):
+    """A task did not finish within its time limit, which says nothing about an answer."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        limit = "its time limit" if seconds is None else f"its time limit of {seconds:g} s"
+        super().__init__(f"the task did not finish within {limit}")
+        self.evidence = {"kind": "tool_error", "class": "timeout"}
+
+
 @dataclass(frozen=True)
 class Scored:
     """Returned by a task that checked its answer itself: the output and the results."""
@@ -135,6 +144,21 @@ def run_user_task(context: AttemptContext, delivery: TaskDelivery) -> DeliveryRe
                 return DeliveryResult(requeue_fault(context, claim, fault), error=error)
             return _failed(context, claim, delivery, error)  # classified like any other failure
         return _answered(context, claim, delivery, value, context.clock.monotonic() - started)
+
+
+def settle_killed_task(
+    context: AttemptContext, entry: Entry, *, worker: str, seconds: float
+) -> Outcome:
+    """Settle the attempt of a process that is killed at its hard time limit.
+
+    If it had already stored its answer, the lease expires and another worker checks the answer.
+    """
+    claim = context.ledger.take_over(entry, worker=worker)
+    if isinstance(claim, ClaimRefused):
+        return claim
+    if claim.output is not None:
+        return ClaimRefused("held")
+    return settle_error(context, claim, TimeLimitReached(seconds), Decoding())
 
 
 def _answered(

@@ -108,6 +108,15 @@ class RedisLedger(
         terms = {**self._lease_terms(lease), "already_run": already_run}
         return self._claim("claim", entry, worker, id=entry.job_id, n=entry.attempt, **terms)
 
+    def take_over(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:
+        name = keys.attempt(self._prefix(entry.job_id), entry.job_id, entry.attempt)
+        (attempt,) = self.calls.records([name])
+        if not attempt.get("token") or attempt.get("worker") != worker:
+            return ClaimRefused("finished" if attempt.get("state") == "settled" else "lost")
+        # A claim that is repeated with its token returns what the first one returned.
+        request = {"id": entry.job_id, "n": entry.attempt, **self._lease_terms(None)}
+        return self._claim("claim", entry, worker, token=attempt["token"], **request)
+
     def claim_verification(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:
         return self._claim(
             "claim_verification",
@@ -120,9 +129,9 @@ class RedisLedger(
         )
 
     def _claim(
-        self, script: str, entry: Entry, worker: str, **request: Any
+        self, script: str, entry: Entry, worker: str, *, token: str | None = None, **request: Any
     ) -> Claim | ClaimRefused:
-        token, sent_at = self.new_token(), self.calls.clock.boottime()
+        token, sent_at = token or self.new_token(), self.calls.clock.boottime()
         request |= {"token": token, "worker": worker}
         answer = self.calls.one(script, self._prefix(entry.job_id), **request)
         if answer[0] != "claimed":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from celery import Celery, Task
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.utils.time import maybe_make_aware
 
 from mulligan.policies.jobs.job import Job, PolicySpec, RunnerSpec, VerifierSpec
@@ -19,7 +20,7 @@ from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Requeued
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.settle import Settled
-from mulligan.tasks.ports.errors import BadInput, TransportFault
+from mulligan.tasks.ports.errors import BadInput, TransportFault, refuse
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, NextAttempt, Submission
 from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.tasks.user_tasks.task_route import KIND, TaskMode, TaskRoute
@@ -29,15 +30,17 @@ from mulligan.tasks.user_tasks.user_task import (
     PreviousAttempt,
     Scored,
     TaskDelivery,
+    TimeLimitReached,
     answer_of,
     correct,
     run_user_task,
 )
 from mulligan.workers.celery.broker.celery_broker import ENTRY_HEADER
-from mulligan.workers.celery.flower_format import REDACTED, describe
+from mulligan.workers.celery.flower_format import describe
 from mulligan.workers.celery.state_task import Escalated, StateTask
 from mulligan.workers.ledger.stored import job_ids
 from mulligan.workers.services import Services
+from mulligan.workers.settings.model import Settings
 from mulligan.workers.user_tasks.installed_app import InstalledApp, installed, settings_of
 from mulligan.workers.user_tasks.messages import (
     describe_arguments,
@@ -46,6 +49,7 @@ from mulligan.workers.user_tasks.messages import (
     report_dropped_steps,
 )
 from mulligan.workers.user_tasks.task_options import (
+    long_limits,
     refuse_bad_options,
     task_type_of,
     use_app_defaults,
@@ -83,8 +87,8 @@ class RepairingTask(StateTask):
     #: Applies while a task is only observed; refused where mulligan retries.
     max_retries = Task.max_retries
     retry_on_worker_lost = False
-    #: Arguments are prompts and results are answers, so Flower shows only their shapes.
-    Request = REDACTED
+    #: As text, so that a producer need not import a worker.
+    Request = "mulligan.workers.user_tasks.repairing_request:RepairingRequest"
 
     verifiers: ClassVar[Sequence[Check]] = ()
     task_type: ClassVar[str | None] = None
@@ -107,7 +111,15 @@ class RepairingTask(StateTask):
             refuse_bad_options(cls, RepairingTask, settings_of(app))
         if cls.mode == "observe":
             use_app_defaults(cls, RepairingTask)
-        return super().bind(app)
+        bound = super().bind(app)
+        # Celery has now filled in the limits of the app.
+        cls._refuse_long_limits(settings_of(app), cls.time_limit, cls.soft_time_limit)
+        return bound
+
+    @classmethod
+    def _refuse_long_limits(cls, settings: Settings, hard: object, soft: object) -> None:
+        if cls.mode != "observe":
+            refuse(long_limits(settings, hard, soft))
 
     def correct(self, prompt: str) -> str:
         """Return the prompt, unchanged in the first attempt and corrected in a retry."""
@@ -143,6 +155,8 @@ class RepairingTask(StateTask):
         raise RetryCalled(failure, wait=countdown)
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
+        limits = options.get("time_limit"), options.get("soft_time_limit")
+        self._refuse_long_limits(settings_of(self.app), *limits)
         shapes = {"argsrepr": describe(args or ()), "kwargsrepr": describe(kwargs or {})}
         return super().apply_async(args, kwargs, *more, **{**shapes, **options})
 
@@ -158,7 +172,7 @@ class RepairingTask(StateTask):
             return self._observe(context, self._delivery(services, entry, args, kwargs))
         requeued = 0
         while True:
-            result = run_user_task(context, self._delivery(services, entry, args, kwargs))
+            result = self._run_attempt(context, self._delivery(services, entry, args, kwargs))
             if self.request.is_eager and isinstance(result.outcome, Requeued):
                 requeued += 1
                 self._end_after_faults(services, entry, result, requeued)
@@ -167,8 +181,14 @@ class RepairingTask(StateTask):
             if next_attempt is not None and entry.attempt == 1:
                 report_dropped_steps(self.name, self.request)
             if next_attempt is None or not self.request.is_eager:
-                return self._answer(services, entry, result)
+                return self.answer(services, entry, result)
             entry = Entry("attempt", entry.job_id, next_attempt)
+
+    def _run_attempt(self, context: AttemptContext, delivery: TaskDelivery) -> DeliveryResult:
+        try:
+            return run_user_task(context, delivery)
+        except SoftTimeLimitExceeded as error:  # while it was checked or stored
+            raise Ignore("another worker goes on when the lease has expired") from error
 
     def _end_after_faults(
         self, services: Services, entry: Entry, result: DeliveryResult, requeued: int
@@ -208,7 +228,7 @@ class RepairingTask(StateTask):
             raise result.error
         return result.value
 
-    def _answer(self, services: Services, entry: Entry, result: DeliveryResult) -> Any:
+    def answer(self, services: Services, entry: Entry, result: DeliveryResult) -> Any:
         """Return the value of a success; report any other outcome."""
         if result.outcome == ClaimRefused("finished"):
             return self._repeat_result(services, entry)
@@ -256,12 +276,19 @@ class RepairingTask(StateTask):
             return self.run(*args, **kwargs)
         return self.run(self, *args, **kwargs)
 
-    def _entry(self, services: Services, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
+    def entry_of_request(self, services: Services) -> Entry:
+        """Return the entry of the current message, whose job may not be in the ledger yet."""
         header, retries = self.request.get(ENTRY_HEADER), self.request.retries
         if header and not retries:
             return Entry.parse(str(header))
         root_id = f"{self.request.id}/{retries}" if retries else str(self.request.id)
         job_id = job_ids.user_task_job_id(root_id, partitions=services.settings.partitions)
+        return Entry("attempt", job_id, 1)
+
+    def _entry(self, services: Services, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:
+        entry = self.entry_of_request(services)
+        if self.request.get(ENTRY_HEADER) and not self.request.retries:
+            return entry
         route = TaskRoute(
             task=self.name,
             queue=queue_of(self.app, self.request.delivery_info or {}),
@@ -269,7 +296,7 @@ class RepairingTask(StateTask):
             mode=self.mode,
             **self._arguments(args, kwargs),
         )
-        submission = Submission(id=job_id, job=self._job(route.runner))
+        submission = Submission(id=entry.job_id, job=self._job(route.runner))
         (accepted,) = services.ledger.accept([submission])
         return Entry("attempt", accepted.id, 1)
 
@@ -308,6 +335,10 @@ class RepairingTask(StateTask):
             except RetryCalled as called:
                 wait = called.wait
                 raise called.failure  # noqa: B904 - keeps its own cause
+            except SoftTimeLimitExceeded as error:
+                if self.mode == "observe":
+                    raise
+                raise TimeLimitReached(self._time_limits()[1]) from error
 
         def fault_of(error: Exception) -> TransportFault | None:
             fault = transport_fault(error, wait=wait)
@@ -322,8 +353,13 @@ class RepairingTask(StateTask):
             signals=_SIGNALS,
             redelivery_delay=_redelivery_delay,
             transport_fault=fault_of,
-            deadline=float(self.time_limit or services.settings.hard_limit),
+            deadline=min(self._time_limits()[0] or math.inf, services.settings.hard_limit),
         )
+
+    def _time_limits(self) -> tuple[float | None, float | None]:
+        """Return the hard and the soft limit of this run; a message may have its own."""
+        hard, soft = self.request.timelimit or (None, None)
+        return hard or self.time_limit, soft or self.soft_time_limit
 
     def _previous(self) -> PreviousAttempt | None:
         found = self.request.get("mulligan_before")

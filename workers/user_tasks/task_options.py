@@ -44,8 +44,21 @@ def refuse_bad_options(task: type, base: type, settings: Settings) -> None:
     ]
     if getattr(task, "mode", None) != "observe":
         problems += _celery_retries(task, options)
+        limits = (getattr(task, name, None) for name in ("time_limit", "soft_time_limit"))
+        problems += long_limits(settings, *limits)
     if problems:
         raise BadInput(*(f"task {name}: {problem}" for problem in problems))
+
+
+def long_limits(settings: Settings, hard: object, soft: object) -> Iterator[Problem]:
+    """Find time limits above that of a claim, after which another worker runs the task, too."""
+    for name, limit in (("time_limit", hard), ("soft_time_limit", soft)):
+        if isinstance(limit, int | float) and limit > settings.hard_limit:
+            message = (
+                f"{limit:g} s is above hard_limit ({settings.hard_limit:g} s), after which another"
+                f" worker may run the task: install(app, hard_limit={limit:g})"
+            )
+            yield Problem.at(name, message, "not_allowed")
 
 
 def declared_options(task: type, base: type) -> dict[str, Any]:

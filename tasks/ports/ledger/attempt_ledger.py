@@ -147,6 +147,9 @@ class AttemptLedger(Protocol):
         ``already_run``: a subject has already made the attempt, so no pause or quota stops it.
         """
 
+    def take_over(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:
+        """Return the claim that a worker holds, for the process that ends this worker."""
+
     def name_provider(self, lease: Lease, provider: str) -> ClaimRefused | None:
         """Say which provider a claimed entry asks, if that is not the one of its claim.
 

@@ -324,6 +324,21 @@ def test_unrelated_options_are_accepted(app: Celery, ledger: RedisLedger) -> Non
     assert job_of(ledger, result.id).state == "succeeded"
 
 
+@pytest.mark.parametrize("name", ["time_limit", "soft_time_limit"])
+def test_a_time_limit_above_that_of_a_claim_is_refused(app: Celery, name: str) -> None:
+    """After `hard_limit`, another worker runs the task while the first one goes on."""
+    declare = partial(app.task, base=RepairingTask, shared=False)
+    with pytest.raises(BadInput, match=rf"{name}: 7200 s is above hard_limit \(3600 s\)"):
+        declare(**{name: 7200})(first_letter).delay("text")
+    with pytest.raises(BadInput, match=name):
+        declare(name="mine.sent")(first_letter).apply_async(("text",), **{name: 7200})
+    assert declare(name="mine.allowed", **{name: 3600})(first_letter).apply(("text",)).get() == "t"
+    app.conf[f"task_{name}"] = 7200
+    with pytest.raises(BadInput, match=name):
+        declare(name="mine.by_app")(first_letter).delay("text")
+    declare(name="mine.observed", mode="observe")(first_letter).apply(("text",)).get()
+
+
 def test_an_exempt_type_may_have_one_attempt(redis_url: str) -> None:
     app = Celery("mine", broker=redis_url, backend="cache+memory://", set_as_current=False)
     install(app, exempt_task_types=["once"])
