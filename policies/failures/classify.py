@@ -377,6 +377,7 @@ def _plain_finding(finding: Finding) -> Finding:
             "path": finding.path and _storable(finding.path, MAX_MESSAGE),
             "expected": _brief(finding.expected),
             "actual": _brief(finding.actual),
+            "example": _brief(finding.example),
         }
     )
 

@@ -77,6 +77,10 @@ class Finding(Value):
     schema_path: str | None = None
     expected: Json = None
     actual: Json = None
+    #: A value that would be right, if one can be made: a text that matches the pattern.
+    example: Json = None
+    #: The number of places with this error. Only the first few of many are separate findings.
+    count: int = Field(default=1, ge=1)
 
     @model_validator(mode="before")
     @classmethod

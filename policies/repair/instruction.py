@@ -95,8 +95,9 @@ def _alike(findings: Sequence[Finding]) -> list[tuple[Finding, int]]:
     groups = list[tuple[Finding, int]]()
     for (shape, *_), same in shapes.items():
         first = next(iter(same.values()))
-        if len(same) > MOST_ALIKE:
-            groups.append((first.model_copy(update={"path": shape}), len(same)))
+        count = sum(finding.count for finding in same.values())
+        if count > MOST_ALIKE:
+            groups.append((first.model_copy(update={"path": shape}), count))
         else:
             groups += [(finding, 1) for finding in same.values()]
     return groups
@@ -223,8 +224,7 @@ def _actual(finding: Finding, evidence: Mapping[str, Json]) -> str:
 def _example(finding: Finding) -> str:
     if finding.code == "format":
         return FORMAT_EXAMPLES.get(str(finding.expected), "")
-    example = getattr(finding, "example", None)
-    return "" if example is None else in_words(example)
+    return "" if finding.example is None else in_words(finding.example)
 
 
 def _hint(finding: Finding) -> str:

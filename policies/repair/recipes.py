@@ -379,6 +379,14 @@ _REASONING: dict[str, Recipe] = {
         "Leave out [{actual}|the forbidden text].",
         "leaving the forbidden text out",
     ),
+    "forbidden_pattern": _text(
+        "avoid_pattern",
+        "The answer must not match [the pattern {expected}|a forbidden pattern].",
+        "[ This does: {actual}.]",
+        "Rewrite the part that matches it.",
+        "Rewrite the part that matches the forbidden pattern.",
+        "rewriting the forbidden part",
+    ),
     "too_long": _text(
         "shorten_answer",
         "[The answer must have at most {expected} characters.|The answer is too long.]",

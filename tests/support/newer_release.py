@@ -16,7 +16,8 @@ class Job(job_module.Job):
     region: str | None = None
 
 
-SCHEMA = StoredSchema(number=2, release="9.1.0", added={"Job.region": 2})
+_NUMBER = schema_module.CURRENT.number + 1
+SCHEMA = StoredSchema(number=_NUMBER, release="9.1.0", added={"Job.region": _NUMBER})
 
 if "celery" in sys.argv[0]:
     setattr(job_module, "Job", Job)  # noqa: B010 - a type checker refuses the assignment

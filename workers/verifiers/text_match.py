@@ -1,8 +1,9 @@
-"""``text.match``: the answer contains the required texts and none of the forbidden ones."""
+"""``text.match``: the answer has the required words and form, and nothing that is forbidden."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Annotated, Any, ClassVar
 
@@ -10,13 +11,18 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.value import Value
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.verifiers.bounded_regex import BoundedRegex
+from mulligan.workers.verifiers.pattern_examples import examples_of, fixed_texts
 
 #: A longer text fails: searching only a part of it could miss something forbidden.
 SEARCHED_CHARACTERS = 1_000_000
 _SHOWN = 120
+#: Lines to look at for the place of something forbidden.
+_MAX_LINES = 1_000
+#: An example must not break another rule in one of these ways.
+_BREAKS = frozenset({"forbidden", "forbidden_pattern", "too_long", "equality", "choice"})
 
 
 def as_tuple(value: Any) -> Any:
@@ -27,7 +33,11 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 
 
 class TextMatch:
-    """Evidence: ``length``. Codes: ``missing``, ``forbidden``, ``length``."""
+    """Evidence: ``length``.
+
+    Codes: ``missing``, ``equality``, ``choice``, ``pattern``, ``forbidden``,
+    ``forbidden_pattern``, ``too_short``, ``too_long``.
+    """
 
     id: ClassVar[str] = "text.match"
     slow: bool = False
@@ -40,13 +50,16 @@ class TextMatch:
         regex: Texts = ()
         not_regex: Texts = ()
         equals: str | None = None
+        choice: Texts = ()
         min_length: int | None = Field(default=None, ge=0)
         max_length: int | None = Field(default=None, ge=0)
         ignore_case: bool = False
+        #: An answer that fits, for the corrected prompt; by default one is made for each pattern.
+        example: str | None = None
 
         @model_validator(mode="after")
         def _checks_something(self) -> TextMatch.Options:
-            if not (self.model_fields_set - {"ignore_case"}):
+            if not (self.model_fields_set - {"ignore_case", "example"}):
                 raise ValueError("nothing to check: set contains, regex, equals, min_length…")
             if self.max_length is not None and (self.min_length or 0) > self.max_length:
                 raise ValueError("min_length is larger than max_length")
@@ -56,6 +69,8 @@ class TextMatch:
         self.options = options
         self._required = self._compile("regex", options.regex)
         self._forbidden = self._compile("not_regex", options.not_regex)
+        if options.example is not None:
+            self._check_example(options.example)
 
     def _compile(self, field: str, patterns: tuple[str, ...]) -> tuple[BoundedRegex, ...]:
         try:
@@ -63,6 +78,11 @@ class TextMatch:
             return tuple(BoundedRegex(pattern, ignore_case=ignore_case) for pattern in patterns)
         except BadInput as error:
             raise BadInput(*(problem.below(field) for problem in error.problems)) from error
+
+    def _check_example(self, example: str) -> None:
+        wrong = next(self._findings(example), None)
+        if wrong is not None:
+            raise BadInput.at("example", f"does not pass: {wrong.message}")
 
     def verify(self, candidate: Candidate) -> VerificationResult:
         started = perf_counter()
@@ -77,56 +97,149 @@ class TextMatch:
         )
 
     def _findings(self, text: str) -> Iterator[Finding]:
+        """Yield every broken rule. The answer as a whole comes first, then its parts."""
         yield from self._length(len(text))
+        yield from self._whole(text)
         yield from self._words(text)
         if not (self._required or self._forbidden):
             return
         if len(text) > SEARCHED_CHARACTERS:
-            yield _too_long(len(text), SEARCHED_CHARACTERS)
+            if len(text) <= (self.options.max_length or len(text)):
+                yield _too_long(len(text), SEARCHED_CHARACTERS)
             return
         yield from self._patterns(text)
-
-    def _patterns(self, text: str) -> Iterator[Finding]:
-        for regex in self._required:
-            if not regex.found_in(text):
-                yield _missing(f"nothing matches the pattern {regex.pattern!r}", regex.pattern)
-        for regex in self._forbidden:
-            if regex.found_in(text):
-                yield _forbidden(f"must not match the pattern {regex.pattern!r}", regex.pattern)
-
-    def _words(self, text: str) -> Iterator[Finding]:
-        options, folded = self.options, self._fold(text)
-        if options.equals is not None and folded.strip() != self._fold(options.equals).strip():
-            shown = options.equals[:_SHOWN]
-            actual = text[:_SHOWN].encode("utf-8", "replace").decode("utf-8")
-            yield _missing(f"the answer is not exactly {shown!r}", shown, actual=actual)
-        for word in options.contains:
-            if self._fold(word) not in folded:
-                yield _missing(f"{word[:_SHOWN]!r} is missing", word[:_SHOWN])
-        for word in options.not_contains:
-            if self._fold(word) in folded:
-                yield _forbidden(f"{word[:_SHOWN]!r} must not appear", word[:_SHOWN])
 
     def _length(self, length: int) -> Iterator[Finding]:
         low, high = self.options.min_length, self.options.max_length
         if low is not None and length < low:
             message = f"the answer has {length} characters; at least {low} are required"
-            yield Finding(message=message, code="length", expected=low, actual=length)
+            yield Finding(message=message, code="too_short", expected=low, actual=length)
         if high is not None and length > high:
             yield _too_long(length, high)
+
+    def _whole(self, text: str) -> Iterator[Finding]:
+        equals, choice = self.options.equals, self.options.choice
+        folded = self._fold(text).strip()
+        if equals is not None and folded != self._fold(equals).strip():
+            yield _whole_text((equals,), text)
+        if choice and folded not in [self._fold(each).strip() for each in choice]:
+            yield _whole_text(choice, text)
+
+    def _words(self, text: str) -> Iterator[Finding]:
+        folded = self._fold(text)
+        for word in self.options.contains:
+            if self._fold(word) not in folded:
+                yield _missing(word)
+        for word in self.options.not_contains:
+            if self._fold(word) in folded:
+                yield _forbidden(word)
+
+    def _patterns(self, text: str) -> Iterator[Finding]:
+        for regex in self._required:
+            if not regex.found_in(text):
+                yield self._unmatched(regex.pattern, text)
+        for regex in self._forbidden:
+            if regex.found_in(text):
+                yield self._matched(regex, text)
+
+    def _unmatched(self, pattern: str, text: str) -> Finding:
+        """Report a pattern in the plainest way: as a choice of texts, a text, or a pattern."""
+        fixed = fixed_texts(pattern)
+        if fixed is not None and fixed.whole:
+            return _whole_text(fixed.texts, text)
+        if fixed is not None and len(fixed.texts) == 1:
+            return _missing(fixed.texts[0])
+        example = self.options.example or self._example(pattern)
+        such = f"; an answer that does: {_quoted(example)}" if example else ""
+        return Finding(
+            message=f"the answer does not match the pattern {pattern[:_SHOWN]}{such}",
+            code="pattern",
+            expected=pattern,
+            actual=_shown(text),
+            example=example,
+        )
+
+    def _example(self, pattern: str) -> str | None:
+        """Return a text that matches the pattern and breaks no other rule by what it contains."""
+        for example in examples_of(pattern):
+            codes = {
+                *(finding.code for finding in self._length(len(example))),
+                *(finding.code for finding in self._whole(example)),
+                *(finding.code for finding in self._words(example)),
+                *("forbidden_pattern" for each in self._forbidden if each.found_in(example)),
+            }
+            if not codes & _BREAKS:
+                return example
+        return None
+
+    def _matched(self, regex: BoundedRegex, text: str) -> Finding:
+        """Report a forbidden pattern by the text that it found, if it names its texts."""
+        fixed = fixed_texts(regex.pattern)
+        texts = fixed.texts if fixed is not None and not fixed.whole else ()
+        # The pattern may ignore case by itself.
+        found = next((each for each in texts if each.casefold() in text.casefold()), None)
+        if found is not None:
+            return _forbidden(found)
+        message = f"the answer must not match the pattern {regex.pattern[:_SHOWN]}"
+        line = _line_found(regex, text)
+        return Finding(
+            message=f"{message}; this does: {_quoted(line)}" if line else message,
+            code="forbidden_pattern",
+            expected=regex.pattern,
+            actual=line,
+        )
 
     def _fold(self, text: str) -> str:
         return text.casefold() if self.options.ignore_case else text
 
 
+def _whole_text(texts: Sequence[str], text: str) -> Finding:
+    """The whole answer must be one text, or one of several."""
+    shown = [_shown(each) for each in texts]
+    actual = _shown(text)
+    names = ", ".join(map(_quoted, shown))
+    rule = f"exactly {names}" if len(shown) == 1 else f"exactly one of {names}"
+    return Finding(
+        message=f"the answer must be {rule}; it is {_quoted(actual) if actual else 'empty'}",
+        code="equality" if len(shown) == 1 else "choice",
+        expected=shown[0] if len(shown) == 1 else shown,
+        actual=actual,
+    )
+
+
+def _missing(word: str) -> Finding:
+    shown = _shown(word)
+    message = f"the answer does not contain {_quoted(shown)}"
+    return Finding(message=message, code="missing", expected=shown)
+
+
+def _forbidden(word: str) -> Finding:
+    shown = _shown(word)
+    message = f"the answer contains {_quoted(shown)}, which is not allowed"
+    return Finding(message=message, code="forbidden", actual=shown)
+
+
 def _too_long(length: int, limit: int) -> Finding:
     message = f"the answer has {length} characters; at most {limit} are allowed"
-    return Finding(message=message, code="length", expected=limit, actual=length)
+    return Finding(message=message, code="too_long", expected=limit, actual=length)
 
 
-def _missing(message: str, expected: str, actual: str | None = None) -> Finding:
-    return Finding(message=message, code="missing", expected=expected, actual=actual)
+def _line_found(regex: BoundedRegex, text: str) -> str | None:
+    """Return the first line that matches by itself. With anchors, that need not be the place."""
+    if "^" in regex.pattern or "$" in regex.pattern:
+        return None
+    try:
+        found = (line for line in text.splitlines()[:_MAX_LINES] if regex.found_in(line))
+        return next((_shown(line.strip()) for line in found), None)
+    except VerifierError:  # the whole text was decided, and that is what counts
+        return None
 
 
-def _forbidden(message: str, found: str) -> Finding:
-    return Finding(message=message, code="forbidden", actual=found)
+def _shown(text: str) -> str:
+    """Cut a text, and replace half surrogate pairs, which cannot be stored."""
+    clean = text[: _SHOWN + 1].encode("utf-8", "replace").decode("utf-8")
+    return clean if len(clean) <= _SHOWN else clean[: _SHOWN - 1] + "…"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

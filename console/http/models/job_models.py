@@ -258,6 +258,7 @@ def _finding(finding: Finding, verifier_id: str | None) -> Finding:
             "message": REDACTED,
             "expected": None if finding.expected is None else REDACTED,
             "actual": None if finding.actual is None else REDACTED,
+            "example": None if finding.example is None else REDACTED,
             "path": None if path is None else place or REDACTED,
             "code": code if code is None or is_name(code) else REDACTED,
         }

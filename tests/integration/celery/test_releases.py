@@ -78,7 +78,7 @@ def test_an_upgrade_and_a_rollback_lose_nothing(tmp_path: Path) -> None:
             fleet.wait_until_finished(plain)
             wait_for_waiting(fleet, newer)
         with workers(fleet, newer=True):
-            assert pools(fleet)["newer"] == ("9.1.0", 2)
+            assert pools(fleet)["newer"] == ("9.1.0", SCHEMA.number)
             newer += submit_newer(fleet, 3)
             plain += fleet.submit(*[PLAIN] * 3)
             wait_for(
@@ -94,7 +94,7 @@ def test_an_upgrade_and_a_rollback_lose_nothing(tmp_path: Path) -> None:
             ended += fleet.wait_until_finished(newer + last, seconds=120)
         expected = ("succeeded", [1, 2], ["completed"])
         assert [summary(view) for view in ended] == [expected] * len(ended)
-        assert [view.needs_schema for view in ended] == [1] * len(plain) + [2] * 7
+        assert [view.needs_schema for view in ended] == [1] * len(plain) + [SCHEMA.number] * 7
         assert not fleet.ledger.escalations(only_open=False)
 
 

@@ -43,10 +43,10 @@ def set_body(scenario: Scenario, job_id: str, text: str, field: str = "body", n:
     ("fields", "needs"),
     [
         ({}, 1),
-        ({"labels": {"a": "b"}}, 2),
-        ({"policy": {"escalate_on": ["unknown", "tool_error"]}}, 2),
+        ({"labels": {"a": "b"}}, NEXT.number),
+        ({"policy": {"escalate_on": ["unknown", "tool_error"]}}, NEXT.number),
         ({"policy": {"escalate_on": ["unknown"]}}, 1),
-        ({"delayed_verification": {"mode": "reformulate"}}, 2),
+        ({"delayed_verification": {"mode": "reformulate"}}, NEXT.number),
         ({"delayed_verification": {"after": 5}}, 1),
     ],
 )
@@ -66,7 +66,7 @@ def test_a_newer_job_is_left_to_others_without_counting_a_claim(
         assert scenario.refusal(job_id) == ClaimRefused("newer", NEXT_WORKER)
     view = scenario.view(job_id)
     assert (view.state, view.waiting_for, claims(scenario, job_id)) == ("waiting", "version", 0)
-    assert (view.needs_schema, view.needs_release) == (2, "9.1.0")
+    assert (view.needs_schema, view.needs_release) == (NEXT.number, "9.1.0")
     claim = newer.claim(job_id)
     assert (newer.view(job_id).state, newer.view(job_id).waiting_for) == ("running", None)
     newer.settle(claim, succeeds(claim))
@@ -413,10 +413,10 @@ def test_doctor_names_the_releases_of_the_fleet(new_redis_scenario: ScenarioMake
     assert found() == ("ok", "no worker has reported its version yet")
     beat("a@h", CURRENT)
     beat("b@h", CURRENT)
-    ours = f"{CURRENT.release} (schema 1): 2 workers"
+    ours = f"{CURRENT.release} (schema {CURRENT.number}): 2 workers"
     assert found() == ("ok", ours)
     beat("c@h", NEXT)
-    assert found() == ("warn", f"{ours}, 9.1.0 (schema 2): 1 worker")
+    assert found() == ("warn", f"{ours}, 9.1.0 (schema {NEXT.number}): 1 worker")
     scenario.refusal(newer.submit(labels={"a": "b"}))
     status, said = found()
     assert status == "warn"

@@ -290,7 +290,7 @@ def test_the_page_shows_releases_and_jobs_that_wait_for_a_later_one(
     scenario.refusal(job_id)
     assert f"for {NEXT_WORKER}" in client.get(f"/jobs/{job_id}", headers=html).text
     document = client.get(f"/api/jobs/{job_id}").json()
-    assert (document["waiting_for"], document["needs_schema"]) == ("version", 2)
+    assert (document["waiting_for"], document["needs_schema"]) == ("version", NEXT.number)
     assert document["needs_release"] == "9.1.0"
     live = client.get("/", headers=html)
     assert (live.status_code, f"waiting for {NEXT_WORKER}" in live.text) == (200, True)

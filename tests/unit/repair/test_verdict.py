@@ -113,7 +113,7 @@ STORED: dict[str, Any] = {
         "verifier_id": "contract.schema",
         "cause": "type",
         "findings": [{"message": "m", "code": "type", "path": None, "schema_path": None,
-                      "expected": None, "actual": None}],
+                      "expected": None, "actual": None, "example": None, "count": 1}],
         "evidence": {},
     },
     "signatures": ["v1:strict"],

@@ -1,4 +1,4 @@
-"""The fast verifiers json.object and text.match, and the registry."""
+"""The fast verifier json.object, and the registry."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ import pytest
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Output, VerifierSpec, Workspace
 from mulligan.policies.value import Value
-from mulligan.tasks.ports.errors import BadInput, VerifierError
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.verifiers import Candidate
-from mulligan.workers.verifiers.bounded_regex import BoundedRegex
 from mulligan.workers.verifiers.json_object import JsonObject
-from mulligan.workers.verifiers.text_match import SEARCHED_CHARACTERS, TextMatch
 from mulligan.workers.verifiers.verifier_registry import GROUP, VerifierRegistry
 
 PASS, FAIL = VerificationStatus.PASS, VerificationStatus.FAIL
@@ -93,69 +91,6 @@ def test_the_decoders_message_has_no_position() -> None:
 def test_a_long_object_passes() -> None:
     result = JsonObject().verify(candidate('{"a": "' + "x" * 100_000 + '"}'))
     assert result.status is PASS
-
-
-# -- text.match -----------------------------------------------------------------------------------
-
-
-def match(text: str, **options: Any) -> list[str | None]:
-    verifier = TextMatch(TextMatch.Options.model_validate(options))
-    return [error.code for error in verifier.verify(candidate(text)).errors]
-
-
-@pytest.mark.parametrize(
-    ("options", "good", "bad", "code"),
-    [
-        ({"contains": "cat"}, "a cat", "a dog", "missing"),
-        ({"contains": ["cat", "dog"]}, "cat dog", "cat", "missing"),
-        ({"contains": "CAT", "ignore_case": True}, "a cat", "a dog", "missing"),
-        ({"not_contains": "TODO"}, "done", "TODO: all", "forbidden"),
-        ({"not_contains": "todo", "ignore_case": True}, "done", "TODO", "forbidden"),
-        ({"regex": r"^\d{3}$"}, "123", "12", "missing"),
-        ({"regex": "hello", "ignore_case": True}, "HELLO", "bye", "missing"),
-        ({"not_regex": r"\bI\b"}, "You", "what I say", "forbidden"),
-        ({"equals": "yes"}, "yes\n", "yes!", "missing"),
-        ({"equals": "YES", "ignore_case": True}, "yes", "no", "missing"),
-        ({"min_length": 3}, "abc", "ab", "length"),
-        ({"max_length": 3}, "abc", "abcd", "length"),
-        ({"regex": "é+"}, "café", "cafe", "missing"),
-    ],
-)
-def test_each_option_of_text_match(options: dict[str, Any], good: str, bad: str, code: str) -> None:
-    assert match(good, **options) == []
-    assert match(bad, **options) == [code]
-
-
-def test_every_broken_rule_is_reported() -> None:
-    codes = match("I", contains=["cat", "dog"], not_regex="I", min_length=5)
-    assert codes == ["length", "missing", "missing", "forbidden"]
-
-
-def test_a_text_that_is_too_long_to_search_fails() -> None:
-    """Forbidden text cannot hide after the part that is searched."""
-    text = "x" * SEARCHED_CHARACTERS + "TODO"
-    assert match(text, not_regex="TODO") == ["length"]
-    assert match(text, not_contains="TODO") == ["forbidden"]
-
-
-def test_a_lone_surrogate_does_not_break_the_search() -> None:
-    assert match("a\ud800b", regex="a.b") == []
-
-
-@pytest.mark.parametrize("pattern", ["[", "(", "a{2,1}", r"foo\Z", "x" * 3000])
-def test_a_pattern_that_does_not_compile_is_refused(pattern: str) -> None:
-    with pytest.raises(BadInput, match="regex: "):
-        match("text", regex=pattern)
-
-
-def test_a_costly_pattern_ends_without_a_verdict() -> None:
-    regex = BoundedRegex(r"(x+x+)+y(?!z)")
-    with pytest.raises(VerifierError, match="too costly"):
-        regex.found_in("x" * 5000)
-
-
-def test_a_pattern_with_exponential_backtracking_is_decided() -> None:
-    assert not BoundedRegex("^(a+)+$").found_in("a" * 5000 + "!")
 
 
 # -- registry -------------------------------------------------------------------------------------
