@@ -153,6 +153,8 @@ def _of_verification(result: VerificationResult) -> _Case:
     if kind is FailureKind.TEST_FAILED and timed_out:
         kind = FailureKind.COMMAND_FAILED
     evidence = _with_signal(result.evidence)
+    if result.score is not None:
+        evidence["score"] = result.score
     return _Case(
         kind,
         causes.cause_of(kind, result.errors, evidence),
@@ -345,7 +347,8 @@ def _mapping_evidence(payload: Mapping[str, Any]) -> dict[str, Json]:
     """Return the payload's evidence, and its structured keys by their names in evidence."""
     aliases = {alias: name for name, names in _ATTRIBUTES.items() for alias in names}
     same = ("timed_out", "truncated", "shape", "decoder", "contract", "failed", "reason",
-            "exception", "class", "finish_reason", "stderr_tail", "stdout_tail")  # fmt: skip
+            "exception", "class", "finish_reason", "stderr_tail", "stdout_tail",
+            "score")  # fmt: skip
     aliases |= {name: name for name in same}
     found = {aliases[k]: v for k, v in payload.items() if k in aliases and v is not None}
     given = payload.get("evidence")

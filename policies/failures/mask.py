@@ -39,6 +39,15 @@ _CHAR = r"[^\s'\"`()\[\]{}=,:;<>|]"
 #: Where a path can start: not inside another path.
 _START = rf"(?<!{_CHAR})"
 _DIGITS = r"\d{1,300}"
+#: A number of errors: ``12 errors``, ``3 rows are wrong``, ``errors: 12``.
+_WRONG = (
+    r"(?:errors?|fail(?:s|ed|ing|ures?)?|problems?|issues?|warnings?|violations?|mistakes?"
+    r"|mismatch(?:es)?|missing|wrong|incorrect|invalid)"
+)
+_COUNT = (
+    rf"\d{{1,9}} (?:\w{{1,20}} ){{0,4}}{_WRONG}\b"
+    r"|(?<=errors: )\d|(?<=errors=)\d|(?<=failed: )\d|(?<=failed=)\d"
+)
 
 
 def _temporary(match: re.Match[str]) -> str:
@@ -115,14 +124,22 @@ MASKS: tuple[Mask, ...] = (
         rf"(?i)\b(lines?|lineno|columns?|col|char|character|offset)[ =:]{{1,2}}{_DIGITS}\b",
         r"\1 <n>",
     ),
+    _mask(
+        "turn",
+        Level.NOISE,
+        rf"(?i)\b(attempt|try|retry|run|request|id)([ #]){_DIGITS}\b",
+        r"\1\2<n>",
+    ),
     _mask("position", Level.NOISE, rf"(?<=[\w>)\]]):{_DIGITS}(?::{_DIGITS})?\b", ":<n>"),
     _mask("quoted value", Level.OPERAND, r"'[^'\n]*'|\"[^\"\n]*\"", "<value>"),
     _mask(
         "number",
         Level.NOISE,
-        rf"(?<![\w.])[-+]?(?:0x[0-9a-fA-F]{{1,300}}|{_DIGITS}(?:\.{_DIGITS})?(?:[eE][-+]?\d{{1,9}})?)",
+        rf"(?<![\w.])(?!(?i:{_COUNT}))[-+]?(?:0x[0-9a-fA-F]{{1,300}}|{_DIGITS}(?:\.{_DIGITS})?(?:[eE][-+]?\d{{1,9}})?)",
         "<n>",
     ),
+    # A strict signature keeps it: fewer errors are progress.
+    _mask("number of errors", Level.OPERAND, rf"(?<![\w.]){_DIGITS}\b", "<n>"),
 )
 
 #: Lines with a comparison. Their numbers are operands, which a strict signature keeps: from

@@ -107,7 +107,7 @@ def _rows(rows: list[Json], redact: Callable[[list[str]], list[Json]]) -> list[J
 
 
 def _schema_row(row: list[str], verifier_id: str | None) -> list[Json]:
-    code, schema_path, path = row
+    code, schema_path, path, *_ = row
     if not is_name(code):
         return []
     place = redacted_place(

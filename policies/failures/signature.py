@@ -1,9 +1,10 @@
 """Failure signatures: the same string for the same failure, wherever and whenever it happens.
 
-A signature is ``v1:`` and a hash of the failure's kind, its verifier and its parts. Parts are
-structured facts; masked text is used only for a failure without any. There are two levels. The
-strict one keeps the compared values, so that progress shows; the coarse one drops them, so that a
-fleet can share statistics and remedies.
+A signature is ``v2:`` and a hash of the failure's kind, its verifier and its parts. Parts are
+structured facts. Masked text is used only where nothing else tells failures apart: for a finding
+without a path, and for a failure without any structure. There are two levels. The strict one keeps
+what shows progress: compared values, the number of errors and the verifier's score. The coarse one
+drops them, so that a fleet can share statistics and remedies.
 
 | kind           | strict                                              | coarse drops         |
 |----------------|-----------------------------------------------------|----------------------|
@@ -12,7 +13,8 @@ fleet can share statistics and remedies.
 | test_failed    | (node id, exception, frame, assertion line), reason | operands             |
 | command_failed | argv, exit code, signal or timeout, end of stderr   | values in stderr     |
 | tool_error     | provider, status, class, error code                 | nothing              |
-| others         | (code, place, expectation), class, error code       | expectation          |
+| others         | (code, place, expectation), class, error code       | expectation at a place |
+| all            | number of errors, score                             | both                 |
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from mulligan.policies.failures.failure import FailureKind, FailureRecord, Findi
 from mulligan.policies.failures.mask import MAX_INPUT, Level, mask, mask_assertion, mask_lines
 from mulligan.policies.value import Json, Value
 
-VERSION = "v1"
+VERSION = "v2"
 #: The number of lines at the end of a command's output that identify its failure.
 TAIL_LINES = 3
 
@@ -114,14 +116,25 @@ def signature_parts(
     build = _BUILDERS.get(kind, _other_parts)
     strict = _Facts(findings, evidence, message, coarse=False)
     coarse = strict._replace(coarse=True)
+    progress = _present(_progress(strict))
     if parts := _present(build(strict)):
-        return SignatureParts(strict=parts, coarse=_present(build(coarse)), basis="structure")
+        outline = _present(build(coarse))
+        return SignatureParts(strict=parts | progress, coarse=outline, basis="structure")
     text, outline = {"text": _rendered(strict)}, {"text": _rendered(coarse)}
-    return SignatureParts(strict=text, coarse=outline, basis="text")
+    return SignatureParts(strict=text | progress, coarse=outline, basis="text")
+
+
+def _progress(facts: _Facts) -> Parts:
+    """Return how bad the failure is: fewer errors or a better score is another failure."""
+    errors, score = len(facts.findings), facts.evidence.get("score")
+    return {
+        "count": errors if errors > 1 else None,
+        "score": score if isinstance(score, int | float) else None,
+    }
 
 
 def sign(kind: FailureKind, verifier_id: str | None, parts: Mapping[str, Json]) -> str:
-    """Return ``v1:`` and a hash of the canonical JSON of kind, verifier and parts."""
+    """Return ``v2:`` and a hash of the canonical JSON of kind, verifier and parts."""
     canonical = _canonical([str(kind), verifier_id, parts])
     return f"{VERSION}:{hashlib.sha256(canonical.encode()).hexdigest()[:20]}"
 
@@ -174,13 +187,19 @@ def _schema_parts(facts: _Facts) -> Parts:
 
 
 def _schema_error(finding: Finding, facts: _Facts) -> list[str]:
-    if finding.code is None and finding.path is None:
-        return ["", "", mask_lines(finding.message, facts.level, roots=facts.roots)]
-    return [
-        finding.code or "",
-        finding.schema_path or "",
-        _INDEX.sub(_any_index, finding.path or ""),
-    ]
+    place = _INDEX.sub(_any_index, finding.path or "")
+    return [finding.code or "", finding.schema_path or "", place, *_complaint(finding, facts)]
+
+
+def _complaint(finding: Finding, facts: _Facts) -> list[str]:
+    """Return the masked message of a finding without a place, which nothing else tells apart."""
+    if finding.path:
+        return []
+    message = finding.message
+    if isinstance(finding.actual, str) and finding.actual and finding.code != "forbidden":
+        # It quotes the answer, which may be wrong in other words each time.
+        message = message.replace(finding.actual, "<actual>")
+    return [mask_lines(message, facts.level, roots=facts.roots)]
 
 
 def _any_index(match: re.Match[str]) -> str:
@@ -193,7 +212,17 @@ def _json_parts(facts: _Facts) -> Parts:
     shape = evidence.get("shape") or (codes[0] if codes else None)
     decoder = decoder_class(facts.text("decoder"))
     truncated = bool(evidence.get("truncated"))
-    return {"decoder": decoder, "shape": shape, "truncated": truncated} if shape or decoder else {}
+    if not (shape or decoder):
+        return {}
+    # A plug-in's finding says more than its code.
+    structured = evidence.get("shape") or decoder
+    complaints = [] if structured else [_complaint(finding, facts) for finding in facts.findings]
+    return {
+        "decoder": decoder,
+        "shape": shape,
+        "truncated": truncated,
+        "errors": _distinct([complaint for complaint in complaints if complaint]),
+    }
 
 
 def _test_parts(facts: _Facts) -> Parts:
@@ -202,8 +231,8 @@ def _test_parts(facts: _Facts) -> Parts:
     tests = [_failed_test(entry, facts) for entry in entries if isinstance(entry, Mapping)]
     tests = tests or [_test_finding(finding, facts) for finding in facts.findings]
     # A finding about the run as a whole has a code and no place.
-    whole = (finding.code for finding in facts.findings if finding.code and not finding.path)
-    reason = facts.evidence.get("reason") or next(whole, None)
+    whole = [finding for finding in facts.findings if finding.code and not finding.path]
+    reason = facts.evidence.get("reason") or (whole[0].code if whole else None)
     # pytest's exit code says less than the failed tests: use it only without any.
     exit_code = None if tests or reason else facts.evidence.get("exit_code")
     return {"tests": _distinct(tests), "reason": reason, "exit_code": exit_code}
@@ -223,9 +252,10 @@ def _failed_test(entry: Mapping[str, Json], facts: _Facts) -> list[str]:
 
 
 def _test_finding(finding: Finding, facts: _Facts) -> list[str]:
-    text = ""
     if finding.code in (None, "assertion", "exception"):
         text = mask_assertion(finding.message, coarse=facts.coarse, roots=facts.roots)
+    else:
+        text = "".join(_complaint(finding, facts))
     return [finding.path or "", finding.code or "", "", text]
 
 
@@ -235,8 +265,10 @@ def _command_parts(facts: _Facts) -> Parts:
     # Where a timeout cuts the output is random and not part of the failure.
     lines = [] if outcome == "timeout" else _last_lines(tail, facts)
     parts: Parts = {"argv": _argv(facts), "outcome": outcome, "output": lines}
-    if outcome == "timeout" or not (outcome or lines):
+    if outcome == "timeout":
         parts["errors"] = _distinct([[f.code or "", f.path or ""] for f in facts.findings])
+    elif not (outcome or lines):
+        parts |= _finding_parts(facts)
     return parts
 
 
@@ -283,10 +315,8 @@ def _other_parts(facts: _Facts) -> Parts:
 def _finding_parts(facts: _Facts) -> Parts:
     errors: list[list[Json]] = []
     for finding in facts.findings:
-        error: list[Json] = [finding.code or "", finding.path or ""]
-        if not (finding.code or finding.path):
-            error.append(mask_lines(finding.message, facts.level, roots=facts.roots))
-        elif not facts.coarse:
+        error: list[Json] = [finding.code or "", finding.path or "", *_complaint(finding, facts)]
+        if not (facts.coarse and finding.path):
             # ``actual`` is text of the answer, except a forbidden text, which the check names.
             error.append(finding.actual if finding.code == "forbidden" else finding.expected)
         errors.append(error)

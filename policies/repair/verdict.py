@@ -110,6 +110,7 @@ def _classify(
         low = {
             "kind": "reasoning_error",
             "cause": "low_score",
+            "evidence": {"score": total},
             "message": f"every check passed, but the score {score_in_full(total)} is below"
             f" {PASSING_SCORE:g}",
         }

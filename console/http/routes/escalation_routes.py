@@ -43,15 +43,15 @@ from mulligan.workers.ledger.stores.bulk_actions import BATCH
 _ID = re.compile(r"^p\d\d-[0-9a-z]{1,64}(:\d{1,9}){1,2}$", re.ASCII)
 _BULK_ID = re.compile(r"^b[0-9a-f]{10,40}$", re.ASCII)
 Signature = Annotated[
-    str, Path(min_length=1, max_length=200, description="v1:… or reason:…", examples=["v1:0a1b"])
+    str, Path(min_length=1, max_length=200, description="v2:… or reason:…", examples=["v2:0a1b"])
 ]
 Target = Annotated[
     str,
     Path(
         min_length=1,
         max_length=200,
-        description="A group's signature (v1:…, reason:…) or an escalation's id",
-        examples=["v1:0a1b"],
+        description="A group's signature (v2:…, reason:…) or an escalation's id",
+        examples=["v2:0a1b"],
     ),
 ]
 

@@ -16,7 +16,7 @@ from mulligan.policies.jobs.job import parse_duration
 from mulligan.workers.figures.windows import LONGEST_WINDOW
 
 Signature = Annotated[
-    str, Path(min_length=1, max_length=200, description="v1:… or reason:…", examples=["v1:0a1b"])
+    str, Path(min_length=1, max_length=200, description="v2:… or reason:…", examples=["v2:0a1b"])
 ]
 WindowText = Annotated[
     str, Query(max_length=20, description="How far back: 1h, 24h, 7d…", examples=["24h"])

@@ -147,7 +147,7 @@ def test_a_signature_is_versioned_and_short() -> None:
     record = schema_failure(AGE)
     for signature in (record.classification_signature, record.coarse_signature):
         version, _, digest = signature.partition(":")
-        assert version == "v1"
+        assert version == "v2"
         assert len(digest) >= 16
         assert int(digest, 16)
 
@@ -299,6 +299,89 @@ def test_different_failures_have_different_signatures(
 ) -> None:
     assert one.classification_signature != other.classification_signature
     assert (one.coarse_signature == other.coarse_signature) is same_coarse
+
+
+def complaint(message: str, **fields: Any) -> FailureRecord:
+    """Return the failure of a check whose finding has a code and no place."""
+    finding = {"message": message, "code": "by_hand", **fields.pop("finding", {})}
+    return failed("own.check", evidence={"kind": "reasoning_error"}, errors=[finding], **fields)
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_a_finding_without_a_place_is_signed_by_its_message(kind: FailureKind) -> None:
+    """Whatever its kind. The position or the duration in a message changes nothing."""
+
+    def failure(message: str) -> FailureRecord:
+        finding = {"message": message, "code": "style"}
+        return failed("plug.in", evidence={"kind": kind.value}, errors=[finding])
+
+    texts = ("the tone is rude", "the date is missing", "two rows contradict each other")
+    assert len({failure(text).classification_signature for text in texts}) == 3
+    assert len({failure(text).coarse_signature for text in texts}) == 3
+    one, other = failure("odd at line 3, after 0.2 s"), failure("odd at line 9, after 1.7 s")
+    assert one.classification_signature == other.classification_signature
+
+
+def text_failure(**finding: Any) -> FailureRecord:
+    return failed("text.match", errors=[{"message": "", "code": "missing", **finding}])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"expected": "Paris"}, {"expected": "a total"}),
+        ({"message": "nothing matches the pattern"}, {"message": "a text is missing"}),
+        ({"code": "forbidden", "actual": "TODO"}, {"code": "forbidden", "actual": "sorry"}),
+    ],
+)
+def test_unrelated_failures_of_text_match_share_no_group(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    assert text_failure(**one).coarse_signature != text_failure(**other).coarse_signature
+
+
+def test_the_quoted_answer_is_not_part_of_a_complaint() -> None:
+    one, other = (
+        text_failure(message=f"the answer is {text!r}, not 'yes'", expected="yes", actual=text)
+        for text in ("perhaps", "maybe")
+    )
+    assert one.classification_signature == other.classification_signature
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        # the verifier's score
+        (complaint("some rows are bad", score=40), complaint("some rows are bad", score=55.5)),
+        # the number of findings
+        (
+            schema_failure(*({**AGE, "path": f"$.people[{n}].age"} for n in range(30))),
+            schema_failure(*({**AGE, "path": f"$.people[{n}].age"} for n in range(3))),
+        ),
+        # the number of errors in a message and in the output of a command
+        (complaint("12 rows are wrong"), complaint("3 rows are wrong")),
+        (complaint("3 of 10 names are missing"), complaint("1 of 10 names are missing")),
+        (
+            command_failure(stderr_tail="Found 12 errors in 3 files."),
+            command_failure(stderr_tail="Found 2 errors in 3 files."),
+        ),
+        (
+            command_failure(stderr_tail="Errors: 12 (checked 3 files in 0.3 s)"),
+            command_failure(stderr_tail="Errors: 2 (checked 4 files in 0.2 s)"),
+        ),
+    ],
+)
+def test_progress_changes_only_the_strict_signature(
+    one: FailureRecord, other: FailureRecord
+) -> None:
+    assert one.classification_signature != other.classification_signature
+    assert one.coarse_signature == other.coarse_signature
+    assert explain_signature(one).matches
+
+
+def test_the_number_of_an_attempt_is_not_a_number_of_errors() -> None:
+    one, other = (complaint(f"attempt {n} failed: no verb") for n in (1, 2))
+    assert one.classification_signature == other.classification_signature
 
 
 @given(st.lists(NUMBER, min_size=2, max_size=2, unique=True))

@@ -221,6 +221,34 @@ def test_repair_has_a_message_and_a_place() -> None:
     assert "say please" in correct("Ask.", context.job, before)
 
 
+@pytest.mark.parametrize(
+    "errors",
+    [
+        [Repair("the greeting is missing"), Repair("too formal"), Repair("the date is wrong")],
+        [Repair("some rows are bad", score=score) for score in (10, 30, 50)],
+        [Repair(f"{n} rows are wrong") for n in (12, 7, 2)],
+    ],
+    ids=["other complaints", "a rising score", "fewer errors"],
+)
+def test_other_complaints_and_progress_are_not_a_repeated_failure(errors: list[Repair]) -> None:
+    context = UserWorker(policy={"max_attempts": 4})
+    for number, error in enumerate(errors, 1):
+        context.deliver(raises(error), number=number)
+    assert context.view.state == "queued"
+    signatures = {failure_of(a).classification_signature for a in context.view.attempts[:3]}
+    assert len(signatures) == 3
+    for number in (4, 5):
+        context.deliver(raises(errors[-1]), number=number)
+    assert (context.view.state, context.view.reason) == ("escalated", "max_attempts")
+
+
+def test_the_same_repair_again_is_a_repeated_failure() -> None:
+    context = UserWorker(policy={"max_attempts": 9})
+    for number in (1, 2, 3):
+        context.deliver(raises(Repair("say please")), number=number)
+    assert (context.view.state, context.view.reason) == ("escalated", "repeated_failure")
+
+
 def test_an_exception_is_classified_and_passed_to_the_next_attempt() -> None:
     context = UserWorker()
     context.deliver(raises(KeyError("age")))
