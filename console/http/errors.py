@@ -158,6 +158,9 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
 
     def on_bad_input(request: Request, error: Exception) -> Response:
         assert isinstance(error, BadInput)  # noqa: S101 - for the type checker
+        if error.has("key_in_use"):
+            message = "an idempotency key belongs to another job"
+            return answer(request, HttpError(409, "key_in_use", message, details=error.problems))
         return answer(request, invalid(*error.problems))
 
     def on_unreachable(request: Request, error: Exception) -> Response:

@@ -6,9 +6,12 @@ attempt that it reports with the token is settled like any other.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
+from secrets import token_hex
 from typing import Any
 
 from mulligan.policies.cycles.delayed import invalid_reason
@@ -30,7 +33,14 @@ from mulligan.tasks.jobs.settle import settle_answer
 from mulligan.tasks.jobs.submit import Intake, submit_jobs
 from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict, slow_verifiers
 from mulligan.tasks.ports.errors import BadInput, VerifierError
-from mulligan.tasks.ports.ledger import Claim, ClaimRefused, CycleClaim, Entry, Lease
+from mulligan.tasks.ports.ledger import (
+    BroughtAttempt,
+    Claim,
+    ClaimRefused,
+    CycleClaim,
+    Entry,
+    Lease,
+)
 
 _NUMBER = "[1-9][0-9]{0,8}"
 _TOKEN = re.compile(rf"(a:[\w-]+/{_NUMBER}|c:[\w-]+:{_NUMBER}:{_NUMBER})\.([0-9a-f]+)", re.ASCII)
@@ -74,6 +84,13 @@ class ReportedAttempt:
             text=self.answer, usage=self.tokens, model=self.model, elapsed_seconds=self.seconds
         )
 
+    @property
+    def digest(self) -> str:
+        """Identifies the content: a repeated report has the same one."""
+        content = {**vars(self), "findings": [vars(each) for each in self.findings]}
+        content["tokens"] = self.tokens.model_dump(mode="json")
+        return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
     def result(self) -> VerificationResult:
         """Return the reported score as a verifier's result."""
         if self.score is None:
@@ -114,7 +131,7 @@ def parse_token(text: str) -> Lease:
 def next_task(
     context: AttemptContext, subject: str, *, tenant: str | None = None
 ) -> ExternalTask | None:
-    """Claim a subject's next task: the one that it already holds, or else the first one due."""
+    """Claim a subject's next task: its mandatory retry, then what it holds, then the rest."""
     for _ in range(10):  # another request may win, or a job may have ended
         waiting = context.ledger.next_of(subject, tenant=tenant)
         if waiting is None:
@@ -157,18 +174,26 @@ def record_attempt(
 ) -> tuple[str, Outcome]:
     """Record a first attempt that a subject made. Return the job's id and what follows.
 
-    A repeated idempotency key changes nothing and returns the same job.
+    The job and its answer are stored in one step. A repetition with the same key and content
+    changes nothing and returns the same job; it is refused if its content differs.
     """
     job = _job_of(raw)
-    report.result()  # before anything is stored
-    (accepted,) = submit_jobs(intake, [job])
-    first = Entry("attempt", accepted.id, 1)
-    claim = context.ledger.claim(
-        first, worker=EXTERNAL, lease=context.external_lease, already_run=True
+    brought = BroughtAttempt(
+        token=_token_of(job),
+        output=storable(report.output, context.answer_cap),
+        given=[report.result()],
+        report=report.digest,
     )
-    if isinstance(claim, ClaimRefused):
-        return accepted.id, claim
-    return accepted.id, _settle(context, claim, report)
+    (accepted,) = submit_jobs(intake, [job], brought=brought)
+    lease = Lease(Entry("attempt", accepted.id, 1), brought.token)
+    return accepted.id, report_attempt(context, lease, report)
+
+
+def _token_of(job: Job) -> str:
+    """Return the token of a recorded attempt: a repetition with the same key has the same one."""
+    if job.idempotency_key is None:
+        return token_hex(16)
+    return sha256(f"report {job.idempotency_key}".encode()).hexdigest()[:32]
 
 
 def _job_of(raw: dict[str, Any]) -> Job:
@@ -185,12 +210,17 @@ def _job_of(raw: dict[str, Any]) -> Job:
 
 def report_attempt(context: AttemptContext, lease: Lease, report: ReportedAttempt) -> Outcome:
     """Record the attempt or the delayed verification that belongs to a token."""
-    held = context.ledger.hold(lease)
+    held = context.ledger.hold(lease, report=report.digest)
     if isinstance(held, ClaimRefused):
         return held
     if isinstance(held, CycleClaim):
         return _settle_verification(context, held, report)
-    return _settle(context, held, report)
+    outcome = _settle(context, held, report)
+    if isinstance(outcome, ClaimRefused) and outcome.reason == "lost":
+        # If the answer was stored first, a worker has taken over.
+        again = context.ledger.hold(lease, report=report.digest)
+        return again if isinstance(again, ClaimRefused) else outcome
+    return outcome
 
 
 def _settle(context: AttemptContext, claim: Claim, report: ReportedAttempt) -> Outcome:
@@ -198,14 +228,20 @@ def _settle(context: AttemptContext, claim: Claim, report: ReportedAttempt) -> O
     given = [report.result()] if _has_reported_score(claim.job) else None
     output = storable(report.output, context.answer_cap)
     slow = [] if given else slow_verifiers(verifiers)
-    stored = context.ledger.store_output(
-        claim.lease, output, verifications=slow, given=given or (), priority=claim.job.priority
-    )
-    if isinstance(stored, ClaimRefused):
-        return stored
-    if stored:
+    if claim.output is None:
+        stored = context.ledger.store_output(
+            claim.lease,
+            output,
+            verifications=slow,
+            given=given or (),
+            priority=claim.job.priority,
+            report=report.digest,
+        )
+        if isinstance(stored, ClaimRefused):
+            return stored
         context.publish(stored)
-        return VerificationPending(entry=claim.lease.entry, verifications=len(stored))
+    if slow:
+        return VerificationPending(entry=claim.lease.entry, verifications=len(slow))
     try:
         results = given or check_all(claim, output, verifiers, claim.results)
     except VerifierError as error:
@@ -231,8 +267,9 @@ def _settle_verification(
         context.ledger.refuse_verification(taken.lease, reason=reason)
         raise NotCounted(reason)
     if not _has_reported_score(job):
-        return judge_again(context, taken, storable(report.output, context.answer_cap))
-    return end_by_results(context, taken, [report.result()])
+        output = storable(report.output, context.answer_cap)
+        return judge_again(context, taken, output, report=report.digest)
+    return end_by_results(context, taken, [report.result()], report=report.digest)
 
 
 def _has_reported_score(job: Job) -> bool:

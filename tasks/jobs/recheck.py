@@ -69,7 +69,9 @@ def _deadline(context: AttemptContext, taken: CycleClaim) -> float:
     return SLACK + recheck_time(build_verifiers(context, job), asking=asking)
 
 
-def judge_again(context: AttemptContext, taken: CycleClaim, output: Output) -> Outcome:
+def judge_again(
+    context: AttemptContext, taken: CycleClaim, output: Output, *, report: str | None = None
+) -> Outcome:
     """Run the job's verifiers on an answer and end the cycle by their results."""
     claim = taken.claim
     try:
@@ -78,19 +80,23 @@ def judge_again(context: AttemptContext, taken: CycleClaim, output: Output) -> O
         return no_verdict(context, claim, error)
     except (BlobsUnavailable, CallCancelled) as error:
         return undone(context, claim, error)
-    return end_by_results(context, taken, results)
+    return end_by_results(context, taken, results, report=report)
 
 
 def end_by_results(
-    context: AttemptContext, taken: CycleClaim, results: Sequence[VerificationResult]
+    context: AttemptContext,
+    taken: CycleClaim,
+    results: Sequence[VerificationResult],
+    *,
+    report: str | None = None,
 ) -> Outcome:
-    """End the cycle by the results of the job's verifiers."""
+    """End the cycle by the results of the job's verifiers. ``report``: the digest of a report."""
     specs = taken.claim.job.verifiers
     total = scoring.score(specs, results)
     if scoring.succeeded(specs, results, total):
-        return end_cycle(context, taken.lease, total, None)
+        return end_cycle(context, taken.lease, total, None, report=report)
     failure = CycleFailure(detail=f"delayed verification scored {score_in_full(total or 0.0)}")
-    return end_cycle(context, taken.lease, total, failure)
+    return end_cycle(context, taken.lease, total, failure, report=report)
 
 
 def _ask_again(context: AttemptContext, taken: CycleClaim) -> Outcome:
@@ -126,9 +132,17 @@ def _ask_again(context: AttemptContext, taken: CycleClaim) -> Outcome:
 
 
 def end_cycle(
-    context: AttemptContext, lease: Lease, total: float | None, failure: CycleFailure | None
+    context: AttemptContext,
+    lease: Lease,
+    total: float | None,
+    failure: CycleFailure | None,
+    *,
+    report: str | None = None,
 ) -> Outcome:
     status = CycleStatus.ESCALATED if failure else CycleStatus.COMPLETED
-    if not context.ledger.settle_cycle(lease, status=status.value, score=total, failure=failure):
+    ended = context.ledger.settle_cycle(
+        lease, status=status.value, score=total, failure=failure, report=report
+    )
+    if not ended:
         return ClaimRefused("lost")
     return Rechecked(entry=lease.entry, score=total, status=status.value)

@@ -14,6 +14,7 @@ from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.ports.errors import refuse
 from mulligan.tasks.ports.ledger import (
     Accepted,
+    BroughtAttempt,
     JobLedger,
     KeyConflict,
     Ledger,
@@ -85,25 +86,35 @@ class Intake(JobRules):
     new_id: Callable[[Job], str]
 
 
-def submit_jobs(intake: Intake, jobs: Sequence[Job]) -> list[Accepted]:
+def submit_jobs(
+    intake: Intake, jobs: Sequence[Job], *, brought: BroughtAttempt | None = None
+) -> list[Accepted]:
     """Accept the jobs. If any of them has a problem, store none.
+
+    ``brought``: the first attempt of a single job, which is stored in the same step.
 
     A key already used by another job is refused, too. If that job arrives between the check and
     the write, only this one is refused.
     """
-    answers = store_jobs(intake, jobs)
+    answers = store_jobs(intake, jobs, brought=brought)
     taken = [i for i, answer in enumerate(answers) if isinstance(answer, KeyConflict)]
     refuse(key_problems(jobs, taken))
     return [answer for answer in answers if isinstance(answer, Accepted)]
 
 
 def store_jobs(
-    intake: Intake, jobs: Sequence[Job], *, stored: Callable[[int], None] = lambda _: None
+    intake: Intake,
+    jobs: Sequence[Job],
+    *,
+    brought: BroughtAttempt | None = None,
+    stored: Callable[[int], None] = lambda _: None,
 ) -> list[Accepted | KeyConflict]:
     """Like submit_jobs, but return each answer. ``stored`` is called with each batch's size."""
     refuse(check_all(intake, jobs))
     jobs = [intake.complete(job) for job in jobs]
-    submissions = [Submission(id=intake.new_id(job), job=_packed(intake, job)) for job in jobs]
+    submissions = [
+        Submission(id=intake.new_id(job), job=_packed(intake, job), brought=brought) for job in jobs
+    ]
     refuse(key_problems(jobs, _key_conflicts(intake.ledger, submissions)))
     answers: list[Accepted | KeyConflict] = []
     for start in range(0, len(submissions), _BATCH):

@@ -312,7 +312,7 @@ class Checker:
     def _check_structures(self) -> None:
         client = self.world.server.client
         for prefix in self._prefixes():
-            for name in ("outbox:entries", "parked_behind", "holding"):
+            for name in ("outbox:entries", "parked_behind", "holding", "retrying"):
                 for each in client.hgetall(f"{prefix}{name}"):
                     self.violated(f"{name} still has {each}")
             for name in ("outbox", "leases"):

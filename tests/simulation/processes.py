@@ -9,7 +9,12 @@ from typing import Any, Literal
 
 from mulligan.policies.jobs.job import Decoding, Job, RunnerSpec, Usage
 from mulligan.tasks.escalations.end_escalations import EndAction, EscalationFilter, select
-from mulligan.tasks.external.lane import ReportedAttempt, next_task, report_attempt
+from mulligan.tasks.external.lane import (
+    ReportedAttempt,
+    next_task,
+    record_attempt,
+    report_attempt,
+)
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Outcome
@@ -238,10 +243,36 @@ class Fleet:
         with world.handling(process, entry):
             world.scheduler.sleep(process, 3.0)
             number = task.claim.plan.number + (entry.kind == "cycle")
-            scores: Any = task.claim.job.runner.options["scores"]
+            scores: Any = task.claim.job.runner.options.get("scores", [90])
             score = scores[min(number, len(scores)) - 1]
             outcome = report_attempt(context, task.lease, report(score))
             world.note(process, f"done {entry}: {describe(outcome)}")
+
+    def start_reporter(self, key: str, score: float) -> Process:
+        """Start a subject that reports a first attempt until it is answered."""
+        world = self.world
+        process = world.process(f"reporter-{key}-{score:g}")
+        raw = {"subject": "mia", "task_type": "work", "prompt": "Do it.", "idempotency_key": key}
+
+        def run() -> None:
+            ledger = world.ledger(process, patience=PRODUCER_PATIENCE)
+            context = attempt_context(world, process, ledger)
+            intake = self._intake(process, ledger, self.reported_id(key))
+            try:
+                job_id, outcome = record_attempt(context, intake, dict(raw), report(score))
+            except LedgerUnavailable as error:
+                world.note(process, f"gave up: {error}")
+                world.scheduler.sleep(process, 2.0)
+                run()
+            else:
+                world.note(process, f"reported {job_id}: {describe(outcome)}")
+
+        world.scheduler.spawn(process, run)
+        return process
+
+    def reported_id(self, key: str) -> str:
+        partitions = self.world.settings.partitions
+        return job_ids.job_id(partitions=partitions, key=key, scope=rows.lane("mia", None))
 
     # -- producers and people ---------------------------------------------------------------------
 
@@ -253,15 +284,7 @@ class Fleet:
 
         def run() -> None:
             ledger = world.ledger(process, patience=PRODUCER_PATIENCE)
-            intake = Intake(
-                ledger=ledger,
-                publish=publisher(world, process, ledger).publish,
-                check=lambda _: [],
-                snapshot=lambda workspace: workspace,
-                new_id=lambda _: job_id,
-                prompt_cap=100_000,
-                exempt_task_types=world.settings.exempt_task_types,
-            )
+            intake = self._intake(process, ledger, job_id)
             for _ in range(tries):
                 try:
                     (accepted,) = submit_jobs(intake, [job])
@@ -274,6 +297,17 @@ class Fleet:
         world.checker.submitted(job_id, job)
         world.scheduler.spawn(process, run)
         return job_id
+
+    def _intake(self, process: Process, ledger: RedisLedger, job_id: str) -> Intake:
+        return Intake(
+            ledger=ledger,
+            publish=publisher(self.world, process, ledger).publish,
+            check=lambda _: [],
+            snapshot=lambda workspace: workspace,
+            new_id=lambda _: job_id,
+            prompt_cap=100_000,
+            exempt_task_types=self.world.settings.exempt_task_types,
+        )
 
     def job_id(self, name: str, job: Job) -> str:
         """Return the real id of a job with a key, and a readable one otherwise."""

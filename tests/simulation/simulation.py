@@ -69,6 +69,15 @@ class Simulation:
             self.fleet.start_subject(made.subject)
         return self.fleet.submit(name or f"job{self._number}", made, tries=tries)
 
+    def report(self, *scores: float, key: str = "key") -> str:
+        """Report first attempts of a subject with these scores at once. Return the job's id."""
+        if "mia" not in self._subjects:
+            self._subjects.add("mia")
+            self.fleet.start_subject("mia")
+        for score in scores:
+            self.fleet.start_reporter(key, score)
+        return self.fleet.reported_id(key)
+
     def fault(self, kind: str, call: str, nth: int = 1, **options: Any) -> None:
         """Plan a fault at the nth call of a port from now on: see simulation/faults.py."""
         self.world.plan.add(Fault(kind=kind, call=call, nth=nth, **options))
@@ -160,5 +169,8 @@ class Simulation:
             start = partial(self.fleet.start_control, self._control_interval)
         elif name.startswith("subject"):
             start = partial(self.fleet.start_subject, name.removeprefix("subject-"))
+        elif name.startswith("reporter"):
+            _, key, score = name.split("-")
+            start = partial(self.fleet.start_reporter, key, float(score))
         if start is not None:
             self.world.scheduler.at(later, start)

@@ -23,6 +23,33 @@ def test_a_report_may_fail_at_every_call(call: str, kind: str) -> None:
         assert [each.score for each in simulation.view(job).attempts] == [40, 90]
 
 
+@pytest.mark.parametrize("call", ["accept", "hold", "settle"])
+@pytest.mark.parametrize("kind", ["crash_before", "crash_after", "lose_request", "lose_reply"])
+def test_a_first_attempt_may_be_reported_by_a_console_that_dies(call: str, kind: str) -> None:
+    with Simulation() as simulation:
+        job = simulation.report(40)
+        simulation.fault(kind, call, process="reporter-key-40")
+        simulation.run(200)
+        simulation.check()
+        assert [each.score for each in simulation.view(job).attempts] == [40, 90]
+
+
+@pytest.mark.parametrize("call", ["accept", "hold", "settle"])
+@pytest.mark.parametrize("kind", ["crash_before", "crash_after", "freeze_after"])
+def test_of_two_reports_with_one_key_the_first_counts(call: str, kind: str) -> None:
+    with Simulation() as simulation:
+        job = simulation.report(40, 80)
+        simulation.fault(kind, call, seconds=20)
+        simulation.run(200)
+        simulation.check()
+        attempts = simulation.view(job).attempts
+        first = attempts[0].score
+        assert attempts[0].output is not None
+        assert attempts[0].output.text == f"{first:g}"
+        answers = [s.what for s in simulation.world.trace if s.what.startswith("reported")]
+        assert any("other_report" in answer for answer in answers)
+
+
 def test_a_refused_verification_counts_once_although_its_reply_was_lost() -> None:
     with Simulation() as simulation:
         job = simulation.submit(40, 90, subject="mia", delayed_verification={"after": 60})

@@ -66,6 +66,7 @@ class CycleSteps(ClaimReads):
         status: str,
         score: float | None,
         failure: CycleFailure | None = None,
+        report: str | None = None,
     ) -> bool:
         answer = self.calls.one(
             "settle_cycle",
@@ -76,6 +77,7 @@ class CycleSteps(ClaimReads):
             score=score,
             reason=failure.reason if failure else "",
             detail=(failure.detail if failure else "") or None,
+            report=report,
         )
         return bool(answer[0] == "settled")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from mulligan.tasks.ports.ledger import (
     Claim,
@@ -16,6 +17,9 @@ from mulligan.tasks.ports.ledger import (
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.claim_reads import ClaimReads
 from mulligan.workers.ledger.stored import job_ids, rows
+
+#: What the script `hold` answers, if a claim is refused with another word.
+_REFUSALS: dict[str, Any] = {"settled": "stored", "taken": "held"}
 
 
 class ExternalSteps(ClaimReads):
@@ -32,13 +36,13 @@ class ExternalSteps(ClaimReads):
             return NextEntry(entry=entry)
         return NextEntry(entry=entry, token=answer[2], expires_at=float(answer[3]) / 1000)
 
-    def hold(self, lease: Lease) -> Claim | CycleClaim | ClaimRefused:
+    def hold(self, lease: Lease, *, report: str | None = None) -> Claim | CycleClaim | ClaimRefused:
         entry = lease.entry
         answer = self.calls.one(
-            "hold", self._prefix(entry.job_id), entry=str(entry), token=lease.token
+            "hold", self._prefix(entry.job_id), entry=str(entry), token=lease.token, report=report
         )
         if answer[0] != "held":
-            return ClaimRefused("stored" if answer[0] == "settled" else answer[0])
+            return ClaimRefused(_REFUSALS.get(answer[0], answer[0]))
         if entry.kind == "cycle":
             return self._read_cycle_claim(answer, lease)
         return self._read_claim(answer, lease)

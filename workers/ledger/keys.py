@@ -29,7 +29,8 @@ mulligan:{p00}:gates                   set     providers that were called
 mulligan:{p00}:provider:<name>         hash    what was learned about a provider: see gate.lua
 mulligan:{p00}:spent:<tenant>:<day>    string  tokens that a tenant used on one day
 mulligan:{p00}:lane:<subject>          zset    a subject's work, the most urgent first
-mulligan:{p00}:holding                 hash    lane → the entry its subject holds
+mulligan:{p00}:holding                 hash    lane → the work its subject holds
+mulligan:{p00}:retrying                hash    lane → the mandatory retry its subject holds
 mulligan:{p00}:session:<subject>       zset    a subject's recent attempts: its session
 mulligan:{p00}:stale                   zset    a lane's cycles by staleness, `j:<job>` by deadline
 mulligan:{p00}:escalation:<id>         hash    one escalation and who ended it

@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from mulligan.policies.failures.failure import VerificationResult
-from mulligan.policies.jobs.job import Decoding, Job, Output
+from mulligan.policies.jobs.job import EXTERNAL, Decoding, Job, Output
 from mulligan.policies.jobs.routing import queue_of
 from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.ledger import (
     Accepted,
+    BroughtAttempt,
     Claim,
     ClaimRefused,
     Entry,
@@ -78,8 +79,16 @@ class RedisLedger(
             "on_done": job.on_done.queue if job.on_done else None,
             "tenant": rows.tenant_of(job, self._settings) or None,
             "lane": rows.lane_of(job, self._settings),
-            **self._needs(job),
+            **self._needs(job, *_bodies(submission.brought)),
+            **self._brought_request(submission.brought),
         }
+
+    def _brought_request(self, brought: BroughtAttempt | None) -> dict[str, Any]:
+        if brought is None:
+            return {}
+        report = {"token": brought.token, "worker": EXTERNAL, "report": brought.report}
+        report |= _answer_request(brought.output, brought.given)
+        return {"report": report, **self._lease_terms()}
 
     def _accepted(self, submission: Submission, answer: list[Any]) -> Accepted | KeyConflict:
         status, job_id = answer[:2]
@@ -102,10 +111,10 @@ class RedisLedger(
     # -- claims ---------------------------------------------------------------------------------
 
     def claim(
-        self, entry: Entry, *, worker: str, lease: float | None = None, already_run: bool = False
+        self, entry: Entry, *, worker: str, lease: float | None = None
     ) -> Claim | ClaimRefused:
         self._write_limits()
-        terms = {**self._lease_terms(lease), "already_run": already_run}
+        terms = self._lease_terms(lease)
         return self._claim("claim", entry, worker, id=entry.job_id, n=entry.attempt, **terms)
 
     def take_over(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:
@@ -168,6 +177,7 @@ class RedisLedger(
         verifications: Sequence[int] = (),
         given: Sequence[VerificationResult] = (),
         priority: int = 5,
+        report: str | None = None,
     ) -> list[Publication] | ClaimRefused:
         entry = lease.entry
         answer = self.calls.one(
@@ -176,17 +186,16 @@ class RedisLedger(
             id=entry.job_id,
             n=entry.attempt,
             token=lease.token,
-            output=output.model_dump_json(exclude_defaults=True),
-            tokens=output.usage.total_tokens,
-            seconds=output.elapsed_seconds,
             provider_wait_ms=rows.milliseconds(output.provider_wait),
             verifications=list(verifications),
-            given=[result.model_dump_json(exclude_defaults=True) for result in given],
             priority=priority,
+            report=report,
+            lease_ms=self._settings.lease * 1000,
+            **_answer_request(output, given),
             **self._needs(output, *given),
         )
-        if answer[0] == "lost":
-            return ClaimRefused("lost")
+        if answer[0] != "stored":
+            return ClaimRefused(answer[0])
         handed_out = [
             Publication(
                 Entry("verification", entry.job_id, entry.attempt, index), "verify", int(answer[1])
@@ -368,6 +377,19 @@ class RedisLedger(
             if (data := event.parse()) is not None:
                 name = ",".join(position)
                 yield Event(id=name, type=data["type"], job_id=data["job"], data=data)
+
+
+def _answer_request(output: Output, given: Sequence[VerificationResult]) -> dict[str, Any]:
+    return {
+        "output": output.model_dump_json(exclude_defaults=True),
+        "tokens": output.usage.total_tokens,
+        "seconds": output.elapsed_seconds,
+        "given": [result.model_dump_json(exclude_defaults=True) for result in given],
+    }
+
+
+def _bodies(brought: BroughtAttempt | None) -> list[Output | VerificationResult]:
+    return [brought.output, *brought.given] if brought else []
 
 
 def _is_another_job(job: Job, answer: Sequence[Any]) -> bool:

@@ -25,6 +25,7 @@ from mulligan.tasks.external.lane import (
     record_attempt,
     report_attempt,
 )
+from mulligan.tasks.jobs.outcome import Outcome
 from mulligan.tasks.ports.ledger import ClaimRefused, JobView
 
 #: Fields that describe a new job. A claimed task has them already.
@@ -172,7 +173,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
     def claim_next(
         caller: Producer, response: Response, subject: Subject, tenant: Tenant = None
     ) -> Any:
-        """Claim a subject's next task: the one it holds, else a mandatory retry first."""
+        """Claim a subject's next task: its mandatory retry, what it holds, then the rest."""
         response.headers["Cache-Control"] = "no-store"
         task = next_task(context.services.context, subject, tenant=caller.tenant_filter(tenant))
         if task is None:
@@ -214,15 +215,14 @@ def _record(
     """Return the job, the attempt, and the cycle if it was a delayed verification."""
     attempt_context, report = context.services.context, body.report()
     if body.token is None:
-        job_id, _ = record_attempt(
+        job_id, result = record_attempt(
             attempt_context, context.services.intake, _owned(context, body, caller), report
         )
+        _check_refusal(result)
         return job_id, 1, None
     lease = parse_token(body.token)
     visible_job(context, caller, lease.entry.job_id)
-    result = report_attempt(attempt_context, lease, report)
-    if isinstance(result, ClaimRefused):
-        _check_refusal(result)
+    _check_refusal(report_attempt(attempt_context, lease, report))
     entry = lease.entry
     return entry.job_id, entry.attempt, entry.cycle_id if entry.kind == "cycle" else None
 
@@ -239,9 +239,11 @@ def _owned(context: ConsoleContext, body: AttemptReport, caller: Caller) -> dict
     return {**raw, "labels": {**labels, name: caller.tenant}}
 
 
-def _check_refusal(refused: ClaimRefused) -> None:
+def _check_refusal(result: Outcome) -> None:
     """Raise HttpError, unless the same report came before: then the response is the same, too."""
-    match refused.reason:
+    if not isinstance(result, ClaimRefused):
+        return
+    match result.reason:
         case "stored" | "verifying" | "escalated":
             return
         case "gone":
@@ -249,6 +251,14 @@ def _check_refusal(refused: ClaimRefused) -> None:
         case "newer":
             raise HttpError(
                 409, "newer_version", "a later version wrote this task: report to its console"
+            )
+        case "held":
+            raise HttpError(409, "held", "someone holds this task under another token")
+        case "other_report":
+            raise HttpError(
+                409,
+                "other_report",
+                "this attempt was reported before with other content; that report counts",
             )
         case "finished":
             raise HttpError(409, "finished", "this task has already ended; see its job")

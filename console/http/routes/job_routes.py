@@ -18,7 +18,6 @@ from mulligan.console.jobfiles.model_schema import inline_schema
 from mulligan.policies.jobs.job import Job, JobState
 from mulligan.tasks.jobs.read_job import read_jobs
 from mulligan.tasks.jobs.submit import submit_jobs
-from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.ledger.job_pages import JobFilter
 
@@ -220,13 +219,7 @@ def _owned(context: ConsoleContext, job: Job, caller: Caller, index: int) -> Job
 
 
 def _accept(context: ConsoleContext, jobs: Sequence[Job]) -> list[AcceptedJob]:
-    try:
-        accepted = submit_jobs(context.services.intake, jobs)
-    except BadInput as error:
-        if error.has("key_in_use"):
-            message = "an idempotency key belongs to another job"
-            raise HttpError(409, "key_in_use", message, details=error.problems) from None
-        raise
+    accepted = submit_jobs(context.services.intake, jobs)
     return [AcceptedJob(id=answer.id, status=answer.status) for answer in accepted]
 
 

@@ -37,7 +37,13 @@ from mulligan.tasks.ports.ledger.escalation_ledger import (
     EscalationState,
 )
 from mulligan.tasks.ports.ledger.external_ledger import ExternalLedger, NextEntry
-from mulligan.tasks.ports.ledger.job_ledger import Accepted, JobLedger, KeyConflict, Submission
+from mulligan.tasks.ports.ledger.job_ledger import (
+    Accepted,
+    BroughtAttempt,
+    JobLedger,
+    KeyConflict,
+    Submission,
+)
 from mulligan.tasks.ports.ledger.ledger_reader import (
     AttemptView,
     Event,
@@ -51,6 +57,7 @@ __all__ = [
     "Accepted",
     "AttemptLedger",
     "AttemptView",
+    "BroughtAttempt",
     "Claim",
     "ClaimRefused",
     "CycleClaim",

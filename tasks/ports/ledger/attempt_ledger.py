@@ -140,12 +140,9 @@ class AttemptLedger(Protocol):
     """Claiming an attempt and recording its outcome."""
 
     def claim(
-        self, entry: Entry, *, worker: str, lease: float | None = None, already_run: bool = False
+        self, entry: Entry, *, worker: str, lease: float | None = None
     ) -> Claim | ClaimRefused:
-        """Claim an attempt. A caller that does not renew its lease gives its length in seconds.
-
-        ``already_run``: a subject has already made the attempt, so no pause or quota stops it.
-        """
+        """Claim an attempt. A caller that does not renew its lease gives its length in seconds."""
 
     def take_over(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:
         """Return the claim that a worker holds, for the process that ends this worker."""
@@ -167,12 +164,14 @@ class AttemptLedger(Protocol):
         verifications: Sequence[int] = (),
         given: Sequence[VerificationResult] = (),
         priority: int = 5,
+        report: str | None = None,
     ) -> list[Publication] | ClaimRefused:
         """Store an answer and queue its slow verifications, which ends the lease.
 
         Return what to publish now: the verifications, and what waited for the provider.
 
-        ``given``: results that were reported with the answer.
+        ``given``: results that were reported with the answer. ``report``: the digest of a subject's
+        report; another one with the same token is refused. Its lease is then that of a worker.
         """
 
     def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | ClaimRefused:

@@ -53,8 +53,12 @@ class CycleLedger(Protocol):
         status: str,
         score: float | None,
         failure: CycleFailure | None = None,
+        report: str | None = None,
     ) -> bool:
-        """End a cycle by its delayed verification. Return whether the lease was valid."""
+        """End a cycle by its delayed verification. Return whether the lease was valid.
+
+        ``report``: the digest of a subject's report.
+        """
 
     def cycles(self, *, since: float, limit: int) -> list[SelfRepairCycle]:
         """Return the cycles of a window, newest first."""

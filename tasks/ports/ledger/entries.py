@@ -92,6 +92,7 @@ class ClaimRefused:
         "newer",
         "escalated",
         "stored",
+        "other_report",
         "lost",
     ]
     detail: str = ""

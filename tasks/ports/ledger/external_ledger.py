@@ -23,13 +23,17 @@ class ExternalLedger(Protocol):
     """The tasks and the session of a subject."""
 
     def next_of(self, subject: str, *, tenant: str | None = None) -> NextEntry | None:
-        """Return a subject's next task: the one it holds, or else the mandatory retry first.
+        """Return a subject's next task: its mandatory retry, then what it holds, then the rest.
 
         A task behind a pause or a quota is skipped, and its job waits for that.
         """
 
-    def hold(self, lease: Lease) -> Claim | CycleClaim | ClaimRefused:
-        """Return what a subject holds by this token."""
+    def hold(self, lease: Lease, *, report: str | None = None) -> Claim | CycleClaim | ClaimRefused:
+        """Return what a subject holds by this token.
+
+        ``report``: the digest of its report. Refused as ``other_report`` if the token has reported
+        something else before, and as ``stored`` or ``verifying`` if nothing is left to do.
+        """
 
     def session(self, subject: str, *, tenant: str | None = None) -> list[SessionNote]:
         """Return the attempts of a subject's session, oldest first."""

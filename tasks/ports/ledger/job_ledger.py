@@ -6,16 +6,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from mulligan.policies.jobs.job import Job
+from mulligan.policies.failures.failure import VerificationResult
+from mulligan.policies.jobs.job import Job, Output
 from mulligan.tasks.ports.ledger.entries import Publication
 
 
 @dataclass(frozen=True, kw_only=True)
+class BroughtAttempt:
+    """A first attempt that a subject made before its job was submitted."""
+
+    #: Claims the attempt; a repetition has the same one.
+    token: str
+    output: Output
+    #: The results that were reported with the answer.
+    given: Sequence[VerificationResult]
+    #: The digest of the whole report.
+    report: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Submission:
-    """A validated job to be stored."""
+    """A validated job to be stored, with its first attempt if that was already made."""
 
     id: str
     job: Job
+    brought: BroughtAttempt | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

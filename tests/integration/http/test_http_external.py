@@ -115,8 +115,10 @@ def test_the_token_settles_the_retry_once(api: TestClient) -> None:
         result["cycle_id"],
         "pending_delayed_verification",
     )
-    again = api.post("/api/attempts", json={**report, "score": 10})
-    assert again.json() == done
+    again = api.post("/api/attempts", json=report)
+    assert (again.status_code, again.json()) == (201, done)
+    other = api.post("/api/attempts", json={**report, "score": 10})
+    assert error_of(other) == (409, "other_report")
     assert api.post("/api/task/next?subject=mia").status_code == 204
 
 
@@ -124,10 +126,7 @@ def test_a_forged_or_malformed_token_settles_nothing(api: TestClient) -> None:
     record(api)
     token = next_task(api)["token"]
     forged = token[:-4] + "beef"
-    assert error_of(api.post("/api/attempts", json={"token": forged, "score": 90})) == (
-        409,
-        "lease_lost",
-    )
+    assert error_of(api.post("/api/attempts", json={"token": forged, "score": 90})) == (409, "held")
     for wrong in ("nonsense", "a:p00-gone/2.abcd", "v:p00-x/1/0.aa", "a:../../x/1.aa"):
         response = api.post("/api/attempts", json={"token": wrong, "score": 90})
         assert response.status_code in (404, 422), response.text
@@ -136,8 +135,22 @@ def test_a_forged_or_malformed_token_settles_nothing(api: TestClient) -> None:
 def test_the_same_attempt_reported_twice_is_one_job(api: TestClient) -> None:
     first = record(api, idempotency_key="mia-1")
     assert record(api, idempotency_key="mia-1") == first
-    other = api.post("/api/attempts", json=attempt(idempotency_key="mia-1", prompt="Another"))
-    assert other.status_code in (409, 422)
+    for other in (attempt(prompt="Another"), attempt(score=90), attempt(answer="I went.")):
+        response = api.post("/api/attempts", json={**other, "idempotency_key": "mia-1"})
+        assert response.status_code == 409, response.text
+    assert record(api, idempotency_key="mia-1") == first
+
+
+def test_a_report_on_a_task_that_is_held_is_refused(api: TestClient) -> None:
+    new = {"task_type": "past_tense", "prompt": PROMPT, "subject": "mia", "idempotency_key": "k",
+           "runner": {"kind": "external"}, "verifiers": ["external.score"],
+           "delayed_verification": {"mode": "reformulate"}}  # fmt: skip
+    assert api.post("/api/jobs", json=new).status_code == 202
+    task = next_task(api)
+    response = api.post("/api/attempts", json=attempt(idempotency_key="k"))
+    assert error_of(response) == (409, "held")
+    done = api.post("/api/attempts", json={"token": task["token"], "score": 90})
+    assert done.status_code == 201, done.text
 
 
 @pytest.mark.parametrize(
@@ -192,10 +205,11 @@ def test_a_delayed_verification_in_other_words_completes_the_cycle(
     verified = good.json()
     assert (verified["mode"], verified["score"]) == ("delayed_verification", 95)
     assert (verified["success"], verified["cycle_status"]) == (True, "completed")
-    for score in (95, 10):
-        repeated = {"token": task["token"], "score": score, "prompt": OTHER}
-        again = api.post("/api/attempts", json=repeated)
-        assert (again.status_code, again.json()) == (201, verified)
+    repeated = {"token": task["token"], "score": 95, "prompt": OTHER}
+    again = api.post("/api/attempts", json=repeated)
+    assert (again.status_code, again.json()) == (201, verified)
+    other = api.post("/api/attempts", json={**repeated, "score": 10})
+    assert error_of(other) == (409, "other_report")
     forged = api.post("/api/attempts", json={"token": task["token"] + "0", "score": 95})
     assert error_of(forged) == (409, "finished")
     cycle = context.ledger.job(result["job_id"]).cycles[0]  # type: ignore[union-attr] # it exists

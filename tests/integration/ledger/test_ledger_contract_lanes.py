@@ -164,7 +164,7 @@ def test_holding_returns_the_claim(scenario: Scenario) -> None:
     assert held == claim
     assert isinstance(held, Claim)
     assert held.plan.mode == "immediate_retry"
-    assert scenario.ledger.hold(Lease(claim.lease.entry, "0123")) == ClaimRefused("lost")
+    assert scenario.ledger.hold(Lease(claim.lease.entry, "0123")) == ClaimRefused("held")
     assert scenario.ledger.hold(Lease(Entry("attempt", job_id, 9), "0123")) == ClaimRefused("gone")
     scenario.settle(claim, succeeds(claim))
     assert scenario.ledger.hold(claim.lease) == ClaimRefused("stored")
@@ -182,7 +182,8 @@ def test_the_subject_no_longer_holds_an_answer_being_verified(scenario: Scenario
     )
     assert isinstance(last, Claim)
     scenario.settle(last, succeeds(last))
-    assert scenario.ledger.hold(claim.lease) == ClaimRefused("finished")
+    assert scenario.ledger.hold(claim.lease) == ClaimRefused("stored")
+    assert scenario.ledger.hold(Lease(claim.lease.entry, "0123")) == ClaimRefused("finished")
 
 
 def test_a_stored_answer_is_settled_by_a_worker_without_the_subject(scenario: Scenario) -> None:

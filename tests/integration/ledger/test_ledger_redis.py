@@ -320,7 +320,7 @@ def run_every_kind_of_job(scenario: Scenario) -> None:
 
 
 def run_external_jobs(scenario: Scenario) -> None:
-    """Run two external jobs of a tenant: one is repaired, the other stays claimed."""
+    """Run external jobs of a tenant: one is repaired; a retry and new work stay claimed."""
     note = SessionNote(entry="a:1", task_type="t", mode="initial", seconds=1, loop=True, window=500)
     for number in (1, 2):
         job_id = scenario.submit_external(labels={"tenant": "acme"}, deadline=900)
@@ -330,6 +330,7 @@ def run_external_jobs(scenario: Scenario) -> None:
         claim = scenario.claim(job_id, 2)
         if number == 1:
             scenario.settle(claim, succeeds(claim, verify_on="lane"))
+    scenario.claim(scenario.submit_external(labels={"tenant": "acme"}, deadline=900))
 
 
 def stored_keys(client: redis.Redis) -> dict[str, str]:

@@ -175,7 +175,8 @@ def test_the_token_settles_once(school: School) -> None:
     view = school.view(job_id)
     assert (view.state, view.best_attempt) == ("succeeded", 2)
     assert view.cycles[0].status is CycleStatus.PENDING_DELAYED_VERIFICATION
-    assert school.report(task, 10) == ClaimRefused("stored")
+    assert school.report(task, 90) == ClaimRefused("stored")
+    assert school.report(task, 10) == ClaimRefused("other_report")
     assert school.view(job_id) == view
     assert school.idle()
 
@@ -198,7 +199,7 @@ def test_an_expired_lease_is_refused_and_the_task_is_offered_again(school: Schoo
     again = school.next()
     assert again.lease.entry == task.lease.entry
     assert again.token != task.token
-    assert school.report(task, 90) == ClaimRefused("lost")
+    assert school.report(task, 90) == ClaimRefused("held")
     assert isinstance(school.report(again, 90), Settled)
 
 
@@ -223,7 +224,7 @@ def test_recording_another_attempt_keeps_the_current_task(school: School) -> Non
 def test_a_key_is_recorded_once(school: School) -> None:
     job_id, _ = school.recorded(40, idempotency_key="k")
     again, outcome = school.recorded(40, idempotency_key="k")
-    assert (again, outcome) == (job_id, ClaimRefused("finished"))
+    assert (again, outcome) == (job_id, ClaimRefused("stored"))
     assert len(school.view(job_id).attempts) == 2
 
 
@@ -302,7 +303,7 @@ def test_slow_verifiers_run_as_tasks(school: School) -> None:
     task = school.next()
     outcome = school.report(task, None, answer="x")
     assert outcome == VerificationPending(entry=task.lease.entry, verifications=1)
-    assert school.report(task, None) == ClaimRefused("verifying")
+    assert school.report(task, None, answer="x") == ClaimRefused("verifying")
     assert school.idle()
     run_verification(school.context, Entry("verification", job_id, 1, 0))
     assert school.view(job_id).attempts[0].score == 100
@@ -341,7 +342,8 @@ def test_the_score_of_a_delayed_verification_decides(
     cycle = school.scenario.cycle(job_id)
     assert (cycle.status, cycle.reason or None) == (status, reason)
     assert school.view(job_id).state == "succeeded"
-    assert school.report(task, 0, prompt=OTHER) == ClaimRefused("stored")
+    assert school.report(task, score, prompt=OTHER) == ClaimRefused("stored")
+    assert school.report(task, 50, prompt=OTHER) == ClaimRefused("other_report")
     assert school.scenario.cycle(job_id).score == score
     assert school.idle()
 

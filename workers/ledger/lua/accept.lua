@@ -1,11 +1,30 @@
 -- Write a job and the outbox entry of its first attempt, or answer with the one already there.
 -- With `look`, write nothing. The answer names the job: a key that is used again after its job was
 -- deleted may belong to a job with another id.
+-- The attempt of a `report` was made before: its answer is stored in the same step.
+local function bring(id)
+  local entry, key, report = attempt_entry(id, 1), attempt_key(id, 1), R.report
+  local attempt = redis.call('HMGET', key, 'state', 'output_by')
+  local state = redis.call('HGET', job_key(id), 'state')
+  if attempt[1] ~= 'queued' or attempt[2] or TERMINAL[state] then return end
+  -- Nothing is left to run, so no pause or quota stops it.
+  take_lease(entry, R.lease_ms, attempt_gates('initial', R.task_type, given(R.tenant) and R.tenant),
+    'state', 'running', 'token', report.token, 'worker', report.worker, 'claims', 1,
+    'claimed_at', stamp(NOW), 'hard_at', stamp(NOW + R.hard_ms), 'started_at', stamp(NOW))
+  redis.call('ZREM', P .. 'lane:' .. R.lane, entry)
+  keep_answer(id, 1, 'initial', report)
+  set_state(id, state, 'running')
+  event('attempt', id, { attempt = 1, state = 'running', mode = 'initial', task_type = R.task_type,
+    tenant = given(R.tenant) and R.tenant or nil, waited = 0 })
+end
 local id = latest_incarnation(R.id)
 local stored = redis.call('HMGET', job_key(id or R.id), 'digest', 'body')
 if stored[1] then
   local kind = '^v%d+:'
-  if stored[1] == R.digest then return { 'seen', id or R.id } end
+  if stored[1] == R.digest then
+    if given(R.report) then bring(id or R.id) end
+    return { 'seen', id or R.id }
+  end
   if string.match(stored[1], kind) == string.match(R.digest, kind) then
     return { 'conflict', id or R.id }
   end
@@ -37,4 +56,5 @@ else
 end
 event('job', id, { state = 'queued', task_type = R.task_type, name = R.name,
   tenant = given(R.tenant) and R.tenant or nil })
+if given(R.report) then bring(id) end
 return { 'accepted', id, due and 'due' or '' }

@@ -30,7 +30,7 @@ end
 local asks = not job[5] and not attempt[9]
 local gates = attempt_gates(attempt[5], job[3], job[4], asks and provider_of(attempt[7]))
 local why, behind = held_back(entry, gates)
-if why and not R.already_run then
+if why then
   need_room()
   local lost = redis.call('ZREM', P .. 'leases', entry) == 1
   if job[5] and not attempt[9] then
@@ -53,7 +53,7 @@ take_lease(entry, R.lease_ms, gates, 'state', 'running', 'token', R.token, 'work
   'claims', tonumber(attempt[3] or '0') + 1, 'claimed_at', stamp(NOW),
   'hard_at', stamp(NOW + R.hard_ms), 'started_at', attempt[10] or stamp(NOW))
 take_entry(entry)
-if job[5] then hold(job[5], entry) end
+if job[5] then hold(job[5], entry, attempt[5]) end
 set_state(R.id, job[1], 'running')
 event('attempt', R.id, { attempt = R.n, state = 'running', mode = attempt[5], task_type = job[3],
   tenant = job[4] or nil, waited = NOW - tonumber(attempt[6] or NOW) })

@@ -1,18 +1,17 @@
--- Find the next entry of a subject: the one it holds, with its token, or the first due one that
--- neither a pause nor a quota holds back.
+-- Find the next entry of a subject: its mandatory retry, then the work that it holds, then the first
+-- due one. What it holds has a token. What a pause or a quota holds back is skipped.
 local lane = P .. 'lane:' .. R.lane
 local function token_of(entry)
   local kind, id, n = parse_entry(entry)
   if kind == 'c' then return redis.call('HGET', cycle_key(cycle_of(entry)), 'token') end
   return redis.call('HGET', attempt_key(id, n), 'token')
 end
-local held = redis.call('HGET', P .. 'holding', R.lane)
-if held then
-  local token, lease = token_of(held), redis.call('ZSCORE', P .. 'leases', held)
-  if token and token ~= '' and not expired(lease) then
-    return { 'held', held, token, lease }
-  end
-  redis.call('HDEL', P .. 'holding', R.lane)
+local function held_in(name)
+  local entry = redis.call('HGET', P .. name, R.lane)
+  if not entry then return nil end
+  local token, lease = token_of(entry), redis.call('ZSCORE', P .. 'leases', entry)
+  if token and token ~= '' and not expired(lease) then return { 'held', entry, token, lease } end
+  redis.call('HDEL', P .. name, R.lane)
 end
 -- Whether an entry can be claimed. The job of one that is held back shows what it waits for.
 local function availability(entry)
@@ -27,7 +26,7 @@ local function availability(entry)
   return 'held'
 end
 local PAGE = 50
-for rank = 0, 3 do
+local function first_of(rank)
   local first, passed, found = rank * 1e14, 0, nil
   repeat
     found = redis.call('ZRANGEBYSCORE', lane, first, stamp(first + NOW), 'LIMIT', passed, PAGE)
@@ -38,4 +37,7 @@ for rank = 0, 3 do
     end
   until #found < PAGE
 end
-return { 'none' }
+local RETRIES = RANK.immediate_retry
+local found = held_in('retrying') or first_of(RETRIES) or held_in('holding')
+for rank = RETRIES + 1, RANK.initial do found = found or first_of(rank) end
+return found or { 'none' }

@@ -135,17 +135,18 @@ local function offer(lane, entry, mode, at)
   redis.call('ZADD', P .. 'lane:' .. lane, RANK[mode] * 1e14 + at, entry)
 end
 
--- A subject holds one entry at a time; reporting on another one does not replace it.
-local function hold(lane, entry)
+-- A subject holds a mandatory retry, other work, or both; a later claim does not replace either.
+local function hold(lane, entry, mode)
   redis.call('ZREM', P .. 'lane:' .. lane, entry)
-  local held = redis.call('HGET', P .. 'holding', lane)
+  local name = P .. (mode == 'immediate_retry' and 'retrying' or 'holding')
+  local held = redis.call('HGET', name, lane)
   local lease = held and redis.call('ZSCORE', P .. 'leases', held)
-  if expired(lease) then redis.call('HSET', P .. 'holding', lane, entry) end
+  if expired(lease) then redis.call('HSET', name, lane, entry) end
 end
 
 local function let_go(lane, entry)
-  if redis.call('HGET', P .. 'holding', lane) == entry then
-    redis.call('HDEL', P .. 'holding', lane)
+  for _, name in ipairs({ P .. 'retrying', P .. 'holding' }) do
+    if redis.call('HGET', name, lane) == entry then redis.call('HDEL', name, lane) end
   end
 end
 
@@ -175,6 +176,31 @@ local function spend(id, tokens)
     expire(spent_key(tenant), 172800000)
   end
 end
+
+-- Stores an answer and what it took. Results that came with it are read when it is settled. `report`
+-- identifies the content of what a subject reported.
+local function keep_answer(id, n, mode, answer)
+  local key = attempt_key(id, n)
+  redis.call('HSET', key, 'output', answer.output, 'output_by', answer.token,
+    'output_at', stamp(NOW), 'provider', '')
+  if given(answer.report) then redis.call('HSET', key, 'report', answer.report) end
+  raise_schema(id)
+  if given(answer.tokens) then spend(id, answer.tokens) end
+  if given(answer.seconds) then
+    redis.call('HINCRBYFLOAT', job_key(id), 'seconds', answer.seconds)
+    if mode ~= 'initial' then
+      redis.call('HINCRBYFLOAT', job_key(id), 'repair_seconds', answer.seconds)
+    end
+  end
+  local places = {}
+  for i, result in ipairs(answer.given) do
+    places[i] = int(i - 1)
+    redis.call('HSET', key, 'result:' .. places[i], result)
+  end
+  if #places > 0 then redis.call('HSET', key, 'verifications', table.concat(places, ' ')) end
+end
+-- Whether a subject reported something else before. Earlier releases kept no identification.
+local function other_report(known) return given(R.report) and known and known ~= R.report end
 
 local function index_state(id, old, new)
   if old == new then return end
