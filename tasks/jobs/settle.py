@@ -67,9 +67,14 @@ def settle_answer(
 
 
 def settle_error(
-    context: AttemptContext, claim: Claim, error: Exception, asked_with: Decoding
+    context: AttemptContext,
+    claim: Claim,
+    error: Exception,
+    asked_with: Decoding,
+    *,
+    output: Output | None = None,
 ) -> Settled | ClaimRefused:
-    """Settle an attempt that failed without an answer."""
+    """Settle an attempt that ended with an error. ``output``: what it had answered, if stored."""
     final = isinstance(error, RunnerError) and error.final
     verdict = judge_error(
         claim.job,
@@ -77,9 +82,9 @@ def settle_error(
         error,
         claim.memory,
         final=final,
-        exhausted=_exhausted(claim, None),
+        exhausted=_exhausted(claim, output),
     )
-    return _record(context, claim, verdict, None, asked_with)
+    return _record(context, claim, verdict, output, asked_with)
 
 
 def _exhausted(claim: Claim, output: Output | None) -> str | None:

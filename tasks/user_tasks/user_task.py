@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
+from mulligan.policies.failures.classify import message_of
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Decoding, Job, Output, VerifierSpec
 from mulligan.policies.repair.free_repair import extract_json
@@ -19,13 +20,14 @@ from mulligan.policies.repair.retry import Escalate
 from mulligan.policies.repair.score import coercions
 from mulligan.policies.repair.strategy import contract_of
 from mulligan.policies.repair.verdict import Verdict, judge, judge_error
-from mulligan.tasks.jobs.attempt import requeue_fault
+from mulligan.tasks.jobs.attempt import requeue_fault, storable
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome
 from mulligan.tasks.jobs.settle import Settled, settle_answer, settle_error
 from mulligan.tasks.jobs.verify import build_verifiers, check_all, no_verdict
 from mulligan.tasks.ports.errors import BadInput, TransportFault, VerifierError
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Finish, JobView, Settlement
+from mulligan.tasks.user_tasks.reported_usage import ReportedUsage
 
 #: The id of a check that the task made itself with Scored or Repair.
 BY_HAND = "own.check"
@@ -34,12 +36,18 @@ OBSERVED = ClaimRefused("stored", "observed")
 
 
 class Repair(Exception):
-    """Raised by a task whose answer is wrong, to retry it with this message."""
+    """Raised by a task whose answer is wrong, to retry it with this message.
 
-    def __init__(self, message: str, *, score: float = 0.0, path: str | None = None) -> None:
+    ``answer``: what is wrong. It is stored, and the retry's prompt shows it.
+    """
+
+    def __init__(
+        self, message: str, *, score: float = 0.0, path: str | None = None, answer: Any = None
+    ) -> None:
         super().__init__(message)
         if not 0 <= score <= 100:
             raise ValueError(f"a score is between 0 and 100, not {score:g}")
+        self.answer = answer
         self.result = VerificationResult(
             status=VerificationStatus.FAIL,
             verifier_id=BY_HAND,
@@ -103,6 +111,8 @@ class TaskDelivery:
     redelivery_delay: Callable[[BaseException], float | None] = lambda _signal: 0.0
     #: Returns the fault that an exception stands for; None if the task itself failed.
     transport_fault: Callable[[Exception], TransportFault | None] = lambda _error: None
+    #: Returns what the task reported when it ended.
+    reported: Callable[[], ReportedUsage] = ReportedUsage
     deadline: float = 3600.0
 
 
@@ -136,13 +146,11 @@ def run_user_task(context: AttemptContext, delivery: TaskDelivery) -> DeliveryRe
         except delivery.signals as signal:
             _give_back(context, claim, delivery.redelivery_delay(signal))
             raise
-        except Repair as repair:
-            return _settle_given_results(context, claim, delivery, None, [repair.result], repair)
         except Exception as error:
             fault = delivery.transport_fault(error) if delivery.enforce else None
             if fault is not None:
                 return DeliveryResult(requeue_fault(context, claim, fault), error=error)
-            return _failed(context, claim, delivery, error)  # classified like any other failure
+            return _failed(context, claim, delivery, error, context.clock.monotonic() - started)
         return _answered(context, claim, delivery, value, context.clock.monotonic() - started)
 
 
@@ -168,10 +176,10 @@ def _answered(
     given = list(value.results) if isinstance(value, Scored) else []
     value = value.output if isinstance(value, Scored) else value
     try:
-        output = _output(value, elapsed)
+        output = _output(value, delivery, elapsed)
         stored = context.ledger.store_output(claim.lease, output, given=given)
     except (TypeError, ValueError, RecursionError) as error:  # it is not JSON or not UTF-8
-        ran = _failed(context, claim, delivery, error)
+        ran = _failed(context, claim, delivery, error, elapsed)
         return ran if delivery.enforce else DeliveryResult(ran.outcome, value)
     if isinstance(stored, ClaimRefused):
         return DeliveryResult(stored if delivery.enforce else OBSERVED, value)
@@ -187,12 +195,31 @@ def _give_back(context: AttemptContext, claim: Claim, delay: float | None) -> No
         context.ledger.requeue(claim.lease, delay=delay, detail=detail)
 
 
-def _output(value: Any, elapsed: float) -> Output:
+def _output(value: Any, delivery: TaskDelivery, elapsed: float) -> Output:
+    reported = delivery.reported()
     return Output(
         text=as_text(value),
         encoding="text" if isinstance(value, str) else "json",
         elapsed_seconds=elapsed,
+        usage=reported.usage,
+        model=reported.model,
     )
+
+
+def _rejected_output(
+    error: Exception, delivery: TaskDelivery, elapsed: float, *, cap: int
+) -> Output | None:
+    """Return the answer of an exception, or only what it cost; None if nothing is known of it."""
+    answer = getattr(error, "answer", None)
+    if callable(answer):
+        answer = None
+    if answer is None and delivery.reported() == ReportedUsage():
+        return None
+    try:
+        output = _output("" if answer is None else answer, delivery, elapsed)
+    except (TypeError, ValueError, RecursionError):  # it is not JSON
+        output = _output(str(answer), delivery, elapsed)
+    return storable(output, cap)
 
 
 def value_of(output: Output) -> Any:
@@ -268,12 +295,34 @@ def _settle(
 
 
 def _failed(
-    context: AttemptContext, claim: Claim, delivery: TaskDelivery, error: Exception
+    context: AttemptContext, claim: Claim, delivery: TaskDelivery, error: Exception, elapsed: float
 ) -> DeliveryResult:
+    """Settle a task that raised. What it had answered is stored first, like any answer."""
+    result = error.result if isinstance(error, Repair) else _error_result(error)
+    output = _rejected_output(error, delivery, elapsed, cap=context.answer_cap)
+    if output is not None:
+        stored = context.ledger.store_output(claim.lease, output, given=[result])
+        if isinstance(stored, ClaimRefused):
+            return DeliveryResult(stored if delivery.enforce else OBSERVED, error=error)
+    if isinstance(error, Repair):
+        return _settle_given_results(context, claim, delivery, output, [result], error)
     if delivery.enforce:
-        return DeliveryResult(settle_error(context, claim, error, Decoding()), error=error)
+        settled = settle_error(context, claim, error, Decoding(), output=output)
+        return DeliveryResult(settled, error=error)
     verdict = judge_error(claim.job, claim.plan, error, claim.memory)
     return DeliveryResult(_observed(context, claim, verdict), error=error)
+
+
+def _error_result(error: Exception) -> VerificationResult:
+    """Describe an exception for a worker that finds its answer stored and not settled."""
+    summary = message_of(error)
+    return VerificationResult(
+        status=VerificationStatus.FAIL,
+        verifier_id=BY_HAND,
+        summary=summary,
+        errors=(Finding(message=summary),),
+        score=0.0,
+    )
 
 
 def _observed(context: AttemptContext, claim: Claim, verdict: Verdict) -> Outcome:

@@ -23,6 +23,7 @@ from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.ports.errors import BadInput, TransportFault, refuse
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, NextAttempt, Submission
 from mulligan.tasks.ports.verifiers import Verifier
+from mulligan.tasks.user_tasks.reported_usage import ReportedUsage
 from mulligan.tasks.user_tasks.task_route import KIND, TaskMode, TaskRoute
 from mulligan.tasks.user_tasks.user_task import (
     OBSERVED,
@@ -55,6 +56,7 @@ from mulligan.workers.user_tasks.task_options import (
     use_app_defaults,
 )
 from mulligan.workers.user_tasks.transport_errors import transport_fault
+from mulligan.workers.user_tasks.usage import read_usage
 from mulligan.workers.user_tasks.verifier_specs import Check, as_name, build_checks
 
 _SIGNALS = (Ignore, Reject, Retry)
@@ -133,6 +135,21 @@ class RepairingTask(StateTask):
         """The instruction that repairs the last failure; None in the first attempt."""
         previous = self._previous()
         return previous.instruction if previous is not None else None
+
+    @property
+    def previous_answer(self) -> str | None:
+        """What the previous attempt answered, as text; None if that is not known."""
+        previous = self._previous()
+        return (previous.answer or None) if previous is not None else None
+
+    def report_usage(self, usage: Any, *, model: str | None = None) -> None:
+        """Report the tokens of a call to a model. Several calls in one attempt add up.
+
+        ``usage``: a mapping or an SDK's object with ``prompt_tokens`` and ``completion_tokens`` (or
+        ``input_tokens`` and ``output_tokens``), or ``total_tokens``; None if it is not known.
+        """
+        if usage is not None and not self.request.called_directly:
+            self.request.update(mulligan_usage=self._reported().plus(read_usage(usage), model))
 
     def retry(
         self,
@@ -329,7 +346,7 @@ class RepairingTask(StateTask):
 
         def call(previous: PreviousAttempt | None) -> Any:
             nonlocal wait
-            self.request.update(mulligan_before=previous)
+            self.request.update(mulligan_before=previous, mulligan_usage=None)
             try:
                 return self._function(*args, **kwargs)
             except RetryCalled as called:
@@ -353,6 +370,7 @@ class RepairingTask(StateTask):
             signals=_SIGNALS,
             redelivery_delay=_redelivery_delay,
             transport_fault=fault_of,
+            reported=self._reported,
             deadline=min(self._time_limits()[0] or math.inf, services.settings.hard_limit),
         )
 
@@ -364,6 +382,10 @@ class RepairingTask(StateTask):
     def _previous(self) -> PreviousAttempt | None:
         found = self.request.get("mulligan_before")
         return found if isinstance(found, PreviousAttempt) else None
+
+    def _reported(self) -> ReportedUsage:
+        found = self.request.get("mulligan_usage")
+        return found if isinstance(found, ReportedUsage) else ReportedUsage()
 
     def _checks(self) -> list[tuple[VerifierSpec, Verifier]]:
         return build_checks(self.verifiers, installed(self.app).services.verifiers)

@@ -166,9 +166,10 @@ def test_functions_and_dicts_are_verifiers(guide: Guide, model: Model) -> None:
 
 def test_repairs_by_hand_and_scores_work(guide: Guide, model: Model, ledger: RedisLedger) -> None:
     tasks = guide("## Options of the task")
-    model.answers = [" ", "Guten Tag", "fast", "fast, quick, swift"]
+    model.answers = ["Hello", "Guten Tag", "fast", "fast, quick, swift"]
     assert tasks["by_hand"].apply(args=("Hello",)).get() == "Guten Tag"
-    assert "the answer is empty" in model.prompts[1]
+    assert "not its translation" in model.prompts[1]
+    assert model.prompts[1].count("Hello") == 2  # the task and the rejected answer
     result = tasks["scored"].apply(args=("rapid",))
     assert result.get() == "fast, quick, swift"
     assert "and not 3" in model.prompts[3]
