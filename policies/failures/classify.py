@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from mulligan.policies.failures import causes
 from mulligan.policies.failures.failure import (
@@ -27,6 +29,7 @@ from mulligan.policies.failures.failure import (
     VerificationStatus,
     json_path,
 )
+from mulligan.policies.failures.places import Places, any_index
 from mulligan.policies.failures.redaction import is_name
 from mulligan.policies.failures.signature import decoder_class, signatures
 from mulligan.policies.repair.free_repair import extract_json
@@ -37,6 +40,8 @@ MAX_MESSAGE = 2000
 MAX_TAIL = 4000
 MAX_TEXT = 8192
 MAX_VALUE = 500
+#: The number of findings of one exception.
+MAX_FINDINGS = 200
 #: Deeper evidence is stored as text.
 MAX_DEPTH = 20
 #: Larger numbers are stored as text: not every JSON reader accepts them, nor does ``str``.
@@ -286,21 +291,27 @@ def _exception_finding(error: BaseException, cause: str | None, message: str) ->
 
 
 def _of_pydantic(error: ValidationError) -> _Case:
-    findings = tuple(
-        Finding(
-            message=item["msg"],
-            code=causes.pydantic_keyword(item["type"]),
-            path=json_path(item["loc"]),
-            expected=(item.get("ctx") or {}).get("expected"),
-            actual=None if item["type"] == "missing" else item["input"],
-        )
-        for item in error.errors(include_url=False)
-    )
+    places = Places()
+    for item in error.errors(include_url=False):
+        key = item["type"], item["msg"], any_index(json_path(item["loc"]))
+        places.add(key, partial(_pydantic_findings, item))
+    findings = tuple(places.findings[:MAX_FINDINGS])
     cause = causes.cause_of(FailureKind.SCHEMA_INVALID, findings, {}) or "value"
     # Not pydantic's own text, which quotes the whole input.
     message = f"{error.title}: {findings[0].path}: {findings[0].message}"
     evidence = {"exception": "ValidationError", "contract": error.title}
     return _Case(FailureKind.SCHEMA_INVALID, cause, message, findings, evidence)
+
+
+def _pydantic_findings(item: ErrorDetails) -> list[Finding]:
+    found = Finding(
+        message=item["msg"],
+        code=causes.pydantic_keyword(item["type"]),
+        path=json_path(item["loc"]),
+        expected=(item.get("ctx") or {}).get("expected"),
+        actual=None if item["type"] == "missing" else item["input"],
+    )
+    return [found]
 
 
 # -- dicts ----------------------------------------------------------------------------------------

@@ -126,7 +126,8 @@ def signature_parts(
 
 def _progress(facts: _Facts) -> Parts:
     """Return how bad the failure is: fewer errors or a better score is another failure."""
-    errors, score = len(facts.findings), facts.evidence.get("score")
+    errors = sum(finding.count for finding in facts.findings)
+    score = facts.evidence.get("score")
     return {
         "count": errors if errors > 1 else None,
         "score": score if isinstance(score, int | float) else None,
@@ -198,7 +199,8 @@ def _complaint(finding: Finding, facts: _Facts) -> list[str]:
     message = finding.message
     if isinstance(finding.actual, str) and finding.actual and finding.code != "forbidden":
         # It quotes the answer, which may be wrong in other words each time.
-        message = message.replace(finding.actual, "<actual>")
+        for quoted in (json.dumps(finding.actual, ensure_ascii=False), finding.actual):
+            message = message.replace(quoted, "<actual>")
     return [mask_lines(message, facts.level, roots=facts.roots)]
 
 

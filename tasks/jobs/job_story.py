@@ -191,7 +191,8 @@ def check_stories(results: Sequence[VerificationResult], *, texts: bool = True) 
 
 def _error(finding: Finding, result: VerificationResult, *, texts: bool) -> CheckError:
     if texts:
-        return CheckError(path=finding.path, text=finding.message)
+        places = f" ({finding.count} places)" if finding.count > 1 else ""
+        return CheckError(path=finding.path, text=finding.message + places)
     return CheckError(
         path=place_without_texts(finding, result.verifier_id),
         text=finding.code if is_name(finding.code) else None,

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -27,10 +27,12 @@ from mulligan.workers.verifiers.json_text import (
     parse_finding,
 )
 from mulligan.workers.verifiers.model_findings import model_findings
-from mulligan.workers.verifiers.schema_findings import brief, findings_of
+from mulligan.workers.verifiers.schema_findings import brief, schema_findings
 
-#: Of a value with more errors than this, only the first ones are reported.
+#: Of a value with more different errors than this, only the first ones are reported.
 MAX_FINDINGS = 200
+#: More errors than this are not counted.
+_MAX_ERRORS = 20_000
 _DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 
 Schema = dict[str, Any] | bool
@@ -53,11 +55,11 @@ class Contract:
         return _compile(canonical)
 
     def errors(self, value: Json) -> list[Finding]:
-        """Return every error, at most MAX_FINDINGS + 1."""
+        """Return a finding for every error; many at the same place of an array share one."""
         if self.validator.is_valid(value):
             return []
-        errors = (findings_of(_decided(error)) for error in self.validator.iter_errors(value))
-        return list(islice(chain.from_iterable(errors), MAX_FINDINGS + 1))
+        errors = islice(self.validator.iter_errors(value), _MAX_ERRORS)
+        return schema_findings(map(_decided, errors))
 
 
 def _decided(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
@@ -149,7 +151,11 @@ class ContractSchema:
             evidence |= parse_evidence(candidate, extraction)
             errors = [parse_finding(extraction, code="not_json")]
         too_many = len(errors) > MAX_FINDINGS
-        left_out = (f"more than {MAX_FINDINGS} errors; the rest are left out",) if too_many else ()
+        left_out = (
+            (f"more than {MAX_FINDINGS} different errors; the rest are left out",)
+            if too_many
+            else ()
+        )
         return VerificationResult(
             status=VerificationStatus.FAIL if errors else VerificationStatus.PASS,
             verifier_id=self.id,
@@ -168,7 +174,7 @@ class ContractSchema:
             return [Finding(message=f"not a JSON value: {error}", code="not_json", path="$")]
         model = self._model or self._models.find(self._contract.digest, self.options.taught)
         if model is not None:
-            errors += model_findings(model, value, reported=[e.path or "$" for e in errors])
+            errors += model_findings(model, value, reported=errors)
         return errors
 
 
@@ -176,4 +182,5 @@ def _summary(errors: list[Finding]) -> str:
     if not errors:
         return "fits the contract"
     first = f"{errors[0].path}: {errors[0].message}"
-    return first if len(errors) == 1 else f"{len(errors)} errors; first {first}"
+    count = sum(error.count for error in errors)
+    return first if count == 1 else f"{count} errors; first {first}"

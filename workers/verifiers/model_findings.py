@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from mulligan.policies.failures.causes import pydantic_keyword
 from mulligan.policies.failures.failure import Finding, json_path
+from mulligan.policies.failures.places import Places, any_index
 from mulligan.policies.value import Json
 from mulligan.workers.contract_models import Model, read_as
 from mulligan.workers.verifiers.schema_findings import brief
@@ -19,33 +21,45 @@ from mulligan.workers.verifiers.schema_findings import brief
 _PREFIXES = ("Value error, ", "Assertion failed, ")
 
 
-def model_findings(model: Model, value: Json, *, reported: Collection[str] = ()) -> list[Finding]:
-    """Return a model's errors in a JSON value, except below paths that are already reported."""
+def model_findings(model: Model, value: Json, *, reported: Sequence[Finding] = ()) -> list[Finding]:
+    """Return a model's errors in a JSON value, except at places that are already reported."""
     try:
         read_as(model, json.dumps(value))
     except ValidationError as error:
-        found = [_finding(item) for item in error.errors(include_url=False)]
-        return [finding for finding in found if not _is_below(finding.path or "$", reported)]
+        known = _known_places(reported)
+        below = tuple(place + mark for place in known for mark in ".[")
+        places = Places()
+        for item in error.errors(include_url=False):
+            path = json_path(item["loc"])
+            anywhere = any_index(path)
+            if known.isdisjoint((path, anywhere)) and not (
+                path.startswith(below) or anywhere.startswith(below)
+            ):
+                places.add((item["type"], item["msg"], anywhere), partial(_finding, item))
+        return places.findings
     return []
 
 
-def _is_below(path: str, paths: Collection[str]) -> bool:
-    """Return whether a path is one of these or below one of them."""
-    return any(path == known or path.startswith((f"{known}.", f"{known}[")) for known in paths)
+def _known_places(reported: Sequence[Finding]) -> set[str]:
+    """Return the reported paths; of a finding that counts many places, with any index, too."""
+    paths = {finding.path or "$" for finding in reported}
+    many = {finding.path or "$" for finding in reported if finding.count > 1}
+    return paths | {any_index(path) for path in many}
 
 
-def _finding(item: ErrorDetails) -> Finding:
+def _finding(item: ErrorDetails) -> list[Finding]:
     message = item["msg"]
     for prefix in _PREFIXES:
         message = message.removeprefix(prefix)
     missing = item["type"] == "missing"
-    return Finding(
+    found = Finding(
         message=message,
         code=pydantic_keyword(item["type"]),
         path=json_path(item["loc"]),
         expected=_plain((item.get("ctx") or {}).get("expected")),
         actual=None if missing else _plain(item["input"]),
     )
+    return [found]
 
 
 def _plain(value: Any) -> Json:

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from functools import partial
 
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
 from mulligan.policies.failures.failure import Finding, json_path
+from mulligan.policies.failures.places import Places
 from mulligan.policies.value import Json
+from mulligan.workers.verifiers.pattern_examples import examples_of
 
 _MESSAGE_CHARACTERS = 300
 _VALUE_CHARACTERS = 120
+_EXTRA = "is not an allowed property"
+#: Extra properties of one object that are reported.
+_MAX_EXTRA = 201
 
 Path = Sequence[str | int]
+
+
+def schema_findings(errors: Iterable[ValidationError]) -> list[Finding]:
+    """Return the findings of a value's errors."""
+    places = Places()
+    for error in errors:
+        kind = error.kind
+        names = getattr(kind, "property", None) or tuple(getattr(kind, "unexpected", ()))
+        place = tuple("*" if isinstance(part, int) else part for part in error.instance_path)
+        key = (kind.name, tuple(error.schema_path), place, names)
+        places.add(key, partial(findings_of, error))
+    return places.findings
 
 
 def json_pointer(parts: Path) -> str:
@@ -40,24 +58,34 @@ def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def findings_of(error: ValidationError) -> Iterator[Finding]:
-    """Yield one finding per wrong place; each missing or extra property is one."""
-    kind = error.kind
+def findings_of(error: ValidationError) -> list[Finding]:
+    """Return one finding per wrong place; each missing or extra property is one."""
+    kind, path = error.kind, error.instance_path
     match kind:
         case ValidationErrorKind.Required():
-            yield _finding(error, [*error.instance_path, kind.property], expected=kind.property)
+            return [_finding(error, [*path, kind.property], expected=kind.property)]
         case (
             ValidationErrorKind.AdditionalProperties() | ValidationErrorKind.UnevaluatedProperties()
         ):
-            for name in kind.unexpected:
-                message = f"{json.dumps(name, ensure_ascii=False)} is not an allowed property"
-                yield _finding(error, [*error.instance_path, name], message=message)
-        case _:
-            yield _finding(error, error.instance_path, expected=_expected(kind))
+            known = _actual(error)
+            return [
+                _finding(error, [*path, name], actual=known, message=f"{_quoted(name)} {_EXTRA}")
+                for name in kind.unexpected[:_MAX_EXTRA]
+            ]
+    return [_finding(error, path, expected=_expected(kind))]
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
 
 
 def _finding(
-    error: ValidationError, path: Path, *, expected: Json = None, message: str | None = None
+    error: ValidationError,
+    path: Path,
+    *,
+    expected: Json = None,
+    actual: Json = None,
+    message: str | None = None,
 ) -> Finding:
     return Finding(
         message=_cut(message or error.message + _closest(error.kind), _MESSAGE_CHARACTERS),
@@ -65,8 +93,15 @@ def _finding(
         path=_cut(json_path(path), _MESSAGE_CHARACTERS),
         schema_path=json_pointer(error.schema_path),
         expected=brief(expected),
-        actual=_actual(error),
+        actual=_actual(error) if actual is None else actual,
+        example=_example(error.kind),
     )
+
+
+def _example(kind: ValidationErrorKind) -> Json:
+    if not isinstance(kind, ValidationErrorKind.Pattern):
+        return None
+    return next(iter(examples_of(kind.pattern)), None)
 
 
 def _actual(error: ValidationError) -> Json:

@@ -12,7 +12,7 @@ from support.client_models import Person
 from support.jobs import make_job
 
 from mulligan.client.schema_form import with_form
-from mulligan.policies.failures.failure import VerificationResult
+from mulligan.policies.failures.failure import Finding, VerificationResult
 from mulligan.policies.jobs.job import Output, VerifierSpec
 from mulligan.policies.repair.strategy import contract_of
 from mulligan.tasks.ports.errors import BadInput
@@ -83,9 +83,24 @@ def test_each_error_of_pydantic_is_a_finding(value: Any, found: list[tuple[str, 
 
 def test_a_finding_of_the_schema_is_not_repeated() -> None:
     value = {"first": "x", "last": 2, "parts": [{"name": "x", "age": 1}]}
-    findings = model_findings(Span, value, reported=["$.first"])
+    findings = model_findings(Span, value, reported=[Finding(message="m", path="$.first")])
     assert [finding.path for finding in findings] == ["$.parts[0].name"]
-    assert model_findings(Span, value, reported=["$"]) == []
+    assert model_findings(Span, value, reported=[Finding(message="m", path="$")]) == []
+
+
+def test_a_models_errors_at_counted_places_are_not_reported_twice() -> None:
+    """Given a contract's finding that counts 296 places, then none of them is reported again."""
+
+    class Row(BaseModel):
+        id: int
+
+    class Rows(BaseModel):
+        rows: list[Row]
+
+    value = {"rows": [{"id": "x"}] * 300}
+    counted = Finding(message="m", path="$.rows[4].id", count=296)
+    assert model_findings(Rows, value, reported=[counted]) == []
+    assert [finding.count for finding in model_findings(Rows, value)] == [1, 1, 1, 1, 296]
 
 
 def test_a_strict_model_is_validated_as_json() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from mulligan.policies.failures.classify import MAX_MESSAGE, classify_failure
 from mulligan.policies.failures.describe import describe_failure
@@ -277,6 +277,14 @@ def test_a_pydantic_error_has_a_finding_for_each_field() -> None:
     }
     assert record.cause == "required"
     assert record.evidence["contract"] == "Person"
+
+
+def test_many_equal_errors_of_a_model_are_counted() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(list[Person]).validate_python([{"name": "a", "age": "old"}] * 1000)
+    findings = classify(caught.value).findings
+    assert [finding.count for finding in findings] == [1, 1, 1, 1, 996]
+    assert findings[0].path == "$[0].age"
 
 
 def test_the_output_of_a_program_is_kept() -> None:

@@ -24,6 +24,9 @@ from mulligan.policies.failures.signature import (
     signature_parts,
     signatures,
 )
+from mulligan.policies.jobs.job import Output
+from mulligan.tasks.ports.verifiers import Candidate
+from mulligan.workers.verifiers.text_match import TextMatch
 
 NUMBER = st.integers(min_value=1, max_value=99_999)
 WORD = st.from_regex(r"[a-z]{1,12}", fullmatch=True)
@@ -348,6 +351,17 @@ def test_the_quoted_answer_is_not_part_of_a_complaint() -> None:
     assert one.classification_signature == other.classification_signature
 
 
+def test_a_text_that_does_not_match_is_one_failure_whatever_it_says() -> None:
+    verifier = TextMatch(TextMatch.Options(regex="^[A-Z]{3}$", choice="ABC"))
+    one, other = (
+        classify_failure(
+            verifier.verify(Candidate(output=Output(text=text), text=text)), source="verify"
+        )
+        for text in ('It "is"\nABC.', "I think:\tABC")
+    )
+    assert one.classification_signature == other.classification_signature
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -358,6 +372,7 @@ def test_the_quoted_answer_is_not_part_of_a_complaint() -> None:
             schema_failure(*({**AGE, "path": f"$.people[{n}].age"} for n in range(30))),
             schema_failure(*({**AGE, "path": f"$.people[{n}].age"} for n in range(3))),
         ),
+        (schema_failure({**AGE, "count": 30}), schema_failure({**AGE, "count": 3})),
         # the number of errors in a message and in the output of a command
         (complaint("12 rows are wrong"), complaint("3 rows are wrong")),
         (complaint("3 of 10 names are missing"), complaint("1 of 10 names are missing")),

@@ -299,10 +299,49 @@ def test_null_is_json() -> None:
     assert verify({"type": "null"}, "null").status is PASS
 
 
+ITEMS = {"items": {"properties": {"id": {"type": "integer"}}}}
+
+
 def test_errors_over_the_maximum_are_left_out_with_a_warning() -> None:
-    result = verify({"items": {"type": "string"}}, json.dumps(list(range(1000))))
+    schema = {"additionalProperties": {"type": "string"}}
+    result = verify(schema, json.dumps({f"k{number}": number for number in range(1000)}))
     assert len(result.errors) == MAX_FINDINGS
+    assert result.summary.startswith("1000 errors; first $.k")
     assert "left out" in result.warnings[0]
+
+
+def test_errors_that_differ_only_in_an_index_are_counted() -> None:
+    """Given 300 wrong ids and one wrong item, then the first five places are exact."""
+    result = verify(ITEMS | {"type": "array"}, json.dumps([{"id": "x"}] * 300))
+    assert [error.path for error in result.errors] == [f"$[{n}].id" for n in range(5)]
+    assert [error.count for error in result.errors] == [1, 1, 1, 1, 296]
+    assert result.summary.startswith("300 errors; first $[0].id: ")
+    assert result.warnings == ()
+
+
+def test_a_few_errors_keep_their_places() -> None:
+    result = verify(ITEMS, json.dumps([{"id": 1}, {"id": "x"}, {"id": 2}, {"id": "y"}]))
+    assert [(error.path, error.count) for error in result.errors] == [
+        ("$[1].id", 1),
+        ("$[3].id", 1),
+    ]
+
+
+def test_ten_thousand_wrong_items_are_small_to_store() -> None:
+    result = verify(ITEMS, json.dumps([{"id": "x"}] * 10_000))
+    assert sum(error.count for error in result.errors) == 10_000
+    assert len(result.model_dump_json(exclude_defaults=True)) < 2_000
+
+
+def test_ten_thousand_extra_properties_are_cut() -> None:
+    schema = {"properties": {"a": {}}, "additionalProperties": False}
+    result = verify(schema, json.dumps({f"k{number}": 1 for number in range(10_000)}))
+    assert len(result.errors) == MAX_FINDINGS
+
+
+def test_a_pattern_comes_with_an_example() -> None:
+    (error,) = verify({"pattern": "^[A-Z]{2}-[0-9]+$"}, '"ab"').errors
+    assert (error.code, error.example) == ("pattern", "AA-1")
 
 
 @pytest.mark.parametrize(
