@@ -29,6 +29,8 @@ EXCEPTIONS: dict[str, KindAndCause] = {
     # content
     "JSONDecodeError": (Kind.JSON_INVALID, "syntax"),
     "ValidationError": (Kind.SCHEMA_INVALID, "value"),
+    # The code read a field that the answer does not have.
+    "KeyError": (Kind.SCHEMA_INVALID, "missing_key"),
     "AssertionError": (Kind.TEST_FAILED, "assertion"),
     "SyntaxError": (Kind.TEST_FAILED, "syntax_error"),
     # programs
@@ -41,7 +43,6 @@ EXCEPTIONS: dict[str, KindAndCause] = {
     # something is missing
     "FileNotFoundError": (Kind.MISSING_CONTEXT, "file_not_found"),
     "ImportError": (Kind.MISSING_CONTEXT, "import_error"),
-    "KeyError": (Kind.MISSING_CONTEXT, "missing_key"),
     "MissingBlob": (Kind.MISSING_CONTEXT, "missing_blob"),
     # a wrong configuration
     "BadInput": (Kind.REASONING_ERROR, "config"),
@@ -109,19 +110,15 @@ PYDANTIC_KEYWORDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"_(?:type|parsing)$|^(?:none_required|is_instance_of)$"), "type"),
 )
 
-#: The last resort, for messages without any structure: common English phrases.
+#: The last resort, for messages without any structure: common English phrases. A kind found here
+#: is a guess and never ends a job; no phrase means ``unsafe_request`` or ``repeated_failure``.
 PHRASES: tuple[tuple[re.Pattern[str], KindAndCause], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), classified)
     for pattern, classified in (
-        (r"\bunsafe\b|policy violation|content policy|disallowed", (Kind.UNSAFE_REQUEST, "policy")),
-        (
-            r"same failure|repeated(?:ly)? fail|repeated failure",
-            (Kind.REPEATED_FAILURE, "repeated"),
-        ),
         (r"rate limit|too many requests", (Kind.TOOL_ERROR, "rate_limit")),
         (
-            r"connection (?:refused|reset|aborted|error)|bad gateway|service unavailable"
-            r"|gateway|name resolution",
+            r"connection (?:refused|reset|aborted|error)|bad gateway|gateway time-?out"
+            r"|service unavailable|name resolution",
             (Kind.TOOL_ERROR, "connection"),
         ),
         (r"timed? ?out|deadline exceeded", (Kind.COMMAND_FAILED, "timeout")),

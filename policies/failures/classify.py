@@ -50,6 +50,8 @@ MAX_BITS = 64
 _ABOUT_ANSWER = frozenset(
     {FailureKind.JSON_INVALID, FailureKind.TEST_FAILED, FailureKind.REASONING_ERROR}
 )
+#: Codes of findings about an answer over a maximum length.
+_TOO_LONG = ("too_long", "maxLength")
 #: Name in the evidence → attributes of exceptions that may have it.
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "exit_code": ("exit_code", "returncode"),
@@ -74,6 +76,7 @@ class _Case(NamedTuple):
     findings: tuple[Finding, ...] = ()
     evidence: Mapping[str, Json] = {}
     verifier_id: str | None = None
+    guessed: bool = False
 
 
 def classify_failure(
@@ -111,13 +114,21 @@ def classify_failure(
         node_id=node_id,
         verifier_id=case.verifier_id,
         cause=cause,
+        guessed=case.guessed,
         findings=findings,
         evidence=evidence,
     )
 
 
 def _is_about_answer(case: _Case) -> bool:
+    if is_too_long(case.findings):
+        return False
     return case.kind in _ABOUT_ANSWER or case.verifier_id == "command.subprocess"
+
+
+def is_too_long(findings: Sequence[Finding]) -> bool:
+    """Whether the answer is over a maximum, so that more room cannot help it."""
+    return any(finding.code in _TOO_LONG for finding in findings)
 
 
 def _read(payload: object) -> _Case:
@@ -137,7 +148,7 @@ def _read(payload: object) -> _Case:
         case Mapping():
             return _of_mapping(payload)
         case str():
-            return _Case(*causes.by_phrase(payload), payload)
+            return _Case(*causes.by_phrase(payload), payload, guessed=True)
     raise TypeError(f"cannot classify a {type(payload).__name__}")
 
 
@@ -210,7 +221,8 @@ def _of_exception(error: BaseException) -> _Case:
         decoder = decoder_class(causes.text_or_none(_attribute(error, "msg")) or message)
         evidence = {"decoder": decoder, "truncated": False, **evidence}
     finding = _exception_finding(error, cause, message)
-    return _Case(kind, cause, message, (finding,) if finding else (), evidence)
+    findings = (finding,) if finding else ()
+    return _Case(kind, cause, message, findings, evidence, guessed=classified is None)
 
 
 def _by_class(error: BaseException) -> causes.KindAndCause | None:
@@ -340,9 +352,10 @@ def _of_mapping(payload: Mapping[str, Any]) -> _Case:
         kind = _known_kind(flat["kind"])
         cause = causes.text_or_none(flat.get("cause")) or causes.cause_of(kind, findings, evidence)
         return _Case(kind, cause, message, findings, evidence, verifier_id)
-    kind, cause = causes.by_structure(evidence) or causes.by_phrase(message)
+    classified = causes.by_structure(evidence)
+    kind, cause = classified or causes.by_phrase(message)
     cause = causes.text_or_none(flat.get("cause")) or cause
-    return _Case(kind, cause, message, findings, evidence, verifier_id)
+    return _Case(kind, cause, message, findings, evidence, verifier_id, guessed=classified is None)
 
 
 def _findings_in(payload: Mapping[str, Any]) -> tuple[Finding, ...]:

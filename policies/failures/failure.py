@@ -143,6 +143,8 @@ class FailureRecord(Value):
     verifier_id: str | None = None
     #: The finer cause, language-free: ``required``, ``fence``, ``truncated``, ``timeout``…
     cause: str | None = None
+    #: Whether only the words of a message say which kind it is. Such a kind never ends a job.
+    guessed: bool = False
     #: Every verified error of this failure.
     findings: tuple[Finding, ...] = ()
     evidence: dict[str, Json] = Field(default_factory=dict)

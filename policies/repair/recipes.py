@@ -225,6 +225,14 @@ _SCHEMA: dict[str, Recipe] = {
         }.items()
     },
 }
+#: A field that code looked for. The contract may not know it, so constraining cannot rule it out.
+_SCHEMA["missing_key"] = Recipe(
+    "add_missing_key",
+    "[The field {place}|A field] is missing.",
+    "Add it.",
+    "Add [{place}|the missing field].",
+    "adding the missing field",
+)
 _SCHEMA["unevaluatedProperties"] = _SCHEMA["additionalProperties"]
 
 # -- tests and commands ---------------------------------------------------------------------------
@@ -437,13 +445,6 @@ _MISSING: dict[str, Recipe] = {
         "Copy the lines that you change, and the lines around them, exactly from the file.",
         "Correct [{place}|the change] so that it matches the file.",
         "copying the lines of the file exactly",
-    ),
-    "missing_key": Recipe(
-        "add_missing_field",
-        "[The field {place}|A field] is missing.",
-        "Add it.",
-        "Add [{place}|the missing field].",
-        "adding the missing field",
     ),
 }
 

@@ -96,7 +96,7 @@ class RetryPolicy(PolicySpec):
 
     def should_retry(self, record: FailureRecord, memory: RetryMemory) -> bool:
         """Whether to try again, as the handbook defines it (attempts are 1-based)."""
-        return record.kind not in self.escalate_on and not self.should_stop_retrying(record, memory)
+        return not self._ends(record) and not self.should_stop_retrying(record, memory)
 
     def decide(
         self,
@@ -117,7 +117,7 @@ class RetryPolicy(PolicySpec):
         if owes_immediate_retry(mode, score, exempt=exempt):
             reason = f"score {score_in_full(score)} is below {PASSING_SCORE:g}"
             mandatory = Retry(reason=reason, mode="immediate_retry")
-        if record.kind in self.escalate_on:
+        if self._ends(record):
             return Escalate(reason=record.kind.value)
         if exhausted is not None:
             return Escalate(reason=exhausted)
@@ -132,6 +132,10 @@ class RetryPolicy(PolicySpec):
         if memory.count(record.classification_signature):
             return ChangeStrategy(reason=f"{record.kind} again")
         return Retry(reason=record.kind.value)
+
+    def _ends(self, record: FailureRecord) -> bool:
+        """Whether a failure of this kind is never retried. A guess from words is not enough."""
+        return record.kind in self.escalate_on and not record.guessed
 
     def _repeats(self, record: FailureRecord, memory: RetryMemory) -> bool:
         return memory.count(record.classification_signature) >= self.same_failure_limit

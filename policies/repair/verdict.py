@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mulligan.policies.failures.classify import classify_failure
+from mulligan.policies.failures.classify import classify_failure, is_too_long
 from mulligan.policies.failures.failure import (
     FailureRecord,
     VerificationResult,
@@ -144,8 +144,15 @@ def _failed(verdict: Verdict, failures: Sequence[FailureRecord], decision: Decis
         failure=failures[0],
         signatures=tuple(sorted({record.classification_signature for record in failures})),
         decision=decision,
-        instruction=reduce_failure_to_repair(failures[0]),
+        instruction=reduce_failure_to_repair(_most_helpful(failures)),
     )
+
+
+def _most_helpful(failures: Sequence[FailureRecord]) -> FailureRecord:
+    """Return the failure to repair. An answer that is too long anyway needs no room for more."""
+    if failures[0].cause != "truncated":
+        return failures[0]
+    return next((record for record in failures if is_too_long(record.findings)), failures[0])
 
 
 def verdict_to_dict(verdict: Verdict) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from mulligan.policies.jobs.job import Decoding, Job, Output, VerifierSpec
 from mulligan.policies.repair.free_repair import extract_json
 from mulligan.policies.repair.instruction import RepairInstruction
 from mulligan.policies.repair.prompt import build_corrected_prompt
-from mulligan.policies.repair.retry import Escalate
+from mulligan.policies.repair.retry import ChangeStrategy, Escalate
 from mulligan.policies.repair.score import coercions
 from mulligan.policies.repair.strategy import contract_of
 from mulligan.policies.repair.verdict import Verdict, judge, judge_error
@@ -94,6 +94,8 @@ class PreviousAttempt:
     results: tuple[VerificationResult, ...] = ()
     answer: str | None = None
     coercions: tuple[str, ...] = ()
+    #: Whether to start over, without anything of the last answer.
+    fresh: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,6 +355,7 @@ def read_previous_attempt(view: JobView, number: int) -> PreviousAttempt | None:
         results=verdict.results,
         answer=attempt.output.text if attempt.output is not None else None,
         coercions=verdict.coercions,
+        fresh=isinstance(verdict.decision, ChangeStrategy),
     )
 
 
@@ -367,6 +370,7 @@ def correct(prompt: str, job: Job, previous: PreviousAttempt | None) -> str:
         results=previous.results,
         instruction=previous.instruction,
         coercions=previous.coercions,
+        fresh=previous.fresh,
     )
 
 

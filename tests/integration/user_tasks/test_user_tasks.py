@@ -130,7 +130,7 @@ def test_a_plain_function_is_a_verifier(project: UserProject) -> None:
 def test_an_ordinary_exception_is_classified(project: UserProject) -> None:
     view = project.wait_until_ended(project.send("crashes").id)
     assert view.state == "escalated"
-    assert failure_of(view.attempts[0]).kind == "missing_context"
+    assert failure_of(view.attempts[0]).kind == "schema_invalid"
 
 
 def test_observing_records_the_verdict_and_retries_nothing(project: UserProject) -> None:

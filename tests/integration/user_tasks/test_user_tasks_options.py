@@ -104,7 +104,7 @@ def test_self_retry_without_exc_is_classified_by_the_handled_exception(
 
     result = app.task(base=RepairingTask, shared=False)(asking).apply()
     failure = failure_of(job_of(ledger, result.id).attempts[0])
-    assert failure.kind == "missing_context"
+    assert failure.kind == "schema_invalid"
 
 
 def test_self_retry_is_not_caught_by_handlers_of_its_cause(

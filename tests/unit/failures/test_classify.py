@@ -25,6 +25,7 @@ from mulligan.policies.failures.failure import (
     failure_record_from_dict,
     failure_record_to_dict,
 )
+from mulligan.policies.repair.instruction import reduce_failure_to_repair
 from mulligan.tasks.ports.errors import (
     BadInput,
     MissingBlob,
@@ -210,7 +211,7 @@ class Person(BaseModel):
         (TimeoutError(), "command_failed", "timeout"),
         (FileNotFoundError(2, "No such file", "a.txt"), "missing_context", "file_not_found"),
         (ModuleNotFoundError("no", name="numpy"), "missing_context", "import_error"),
-        (KeyError("name"), "missing_context", "missing_key"),
+        (KeyError("name"), "schema_invalid", "missing_key"),
         (MissingBlob("gone"), "missing_context", "missing_blob"),
         (BadInput("runner: unknown"), "reasoning_error", "config"),
         (ConnectionRefusedError(111, "x"), "tool_error", "connection"),
@@ -318,7 +319,7 @@ def test_the_output_of_a_program_is_kept() -> None:
         ({"contract": "c", "errors": [{"message": "m", "code": "type"}]}, "schema_invalid",
          "value"),
         ({"failed": [{"nodeid": "t", "exception": "AssertionError"}]}, "test_failed", "assertion"),
-        ({"exception": "builtins.KeyError"}, "missing_context", "missing_key"),
+        ({"exception": "builtins.KeyError"}, "schema_invalid", "missing_key"),
         ({"evidence": {"exit_code": 9}}, "command_failed", "exit"),
         # a language without keywords: the structure decides
         ({"exit_code": 1, "message": "不正なリクエスト"}, "command_failed", "exit"),
@@ -349,15 +350,54 @@ def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
         ("command failed with exit code 3", "command_failed"),
         ("The operation timed out", "command_failed"),
         ("No such file or directory: x", "missing_context"),
-        ("This request is unsafe", "unsafe_request"),
-        ("the same failure again", "repeated_failure"),
         ("429 Too Many Requests", "tool_error"),
         ("Connection refused", "tool_error"),
         ("hm", "unknown"),
     ],
 )
 def test_a_text_is_classified_by_keywords(text: str, kind: str) -> None:
-    assert classify(text).kind == kind
+    for payload in (text, {"message": text}, ValueError(text)):
+        record = classify(payload)
+        assert (record.kind, record.guessed) == (kind, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "unsafe character in filename",
+        "This request is unsafe",
+        "the same failure again",
+        "a policy violation, disallowed by the content policy",
+        "the field gateway is empty",
+    ],
+)
+def test_a_phrase_never_means_a_kind_that_ends_a_job(text: str) -> None:
+    for payload in (text, {"message": text}, ValueError(text)):
+        assert classify(payload).kind == "unknown"
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"kind": "tool_error", "message": "gone"},
+        {"status": 503, "message": "timed out"},
+        ConnectionError("timed out"),
+        ProviderError(code="content_filter"),
+        VerificationResult(status=VerificationStatus.FAIL, verifier_id="json.object"),
+    ],
+)
+def test_a_kind_from_structure_is_no_guess(payload: object) -> None:
+    assert not classify(payload).guessed
+
+
+def test_a_maximum_length_is_the_cause_even_of_an_answer_that_was_cut_off() -> None:
+    finding = Finding(message="too many characters", code="too_long", expected=10, actual=900)
+    result = VerificationResult(
+        status=VerificationStatus.FAIL, verifier_id="text.match", errors=(finding,)
+    )
+    record = classify_failure(result, source="verify", truncated=True)
+    assert (record.cause, "truncated" in record.evidence) == ("too_long", False)
+    assert reduce_failure_to_repair(record).token_cap_factor == 1
 
 
 def test_a_payload_of_another_type_is_refused() -> None:

@@ -133,7 +133,7 @@ def other(payload: object) -> RepairInstruction:
         # other kinds
         (other({"kind": "reasoning_error", "cause": "low_score"}), "improve_quality", ["letter"]),
         (other({"kind": "reasoning_error", "message": "off by one"}), "reconsider", ["off by one"]),
-        (other(KeyError("town")), "add_missing_field", ["The field town is missing. Add it."]),
+        (other(KeyError("town")), "add_missing_key", ["The field town is missing. Add it."]),
         (other({"kind": "unsafe_request", "message": "secret"}), "stay_safe", ["not allowed"]),
         (other({"kind": "repeated_failure"}), "change_approach", ["another way"]),
         (other({"code": "context_length_exceeded"}), "shorten_context", ["briefly"]),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mulligan.policies.failures.classify import classify_failure
 from mulligan.policies.failures.failure import FailureKind, FailureRecord
 from mulligan.policies.failures.memory import RetryMemory
 from mulligan.policies.jobs.job import Mode
@@ -65,6 +66,16 @@ def test_a_kind_to_escalate_is_not_retried_although_no_limit_is_reached() -> Non
     record = failure(kind=FailureKind.UNSAFE_REQUEST)
     assert not policy.should_retry(record, RetryMemory())
     assert not policy.should_stop_retrying(record, RetryMemory())
+
+
+def test_a_guessed_kind_is_retried() -> None:
+    policy = RetryPolicy(escalate_on=frozenset({FailureKind.COMMAND_FAILED}))
+    words = classify_failure(ValueError("the clock is timed out"), source="task")
+    structure = classify_failure(TimeoutError("the clock is timed out"), source="task")
+    assert words.kind == structure.kind == "command_failed"
+    assert policy.should_retry(words, RetryMemory())
+    assert isinstance(policy.decide(words, RetryMemory()), Retry)
+    assert policy.decide(structure, RetryMemory()) == Escalate(reason="command_failed")
 
 
 def test_another_signature_does_not_count() -> None:

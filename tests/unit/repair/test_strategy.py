@@ -93,6 +93,26 @@ def test_a_truncated_answer_gets_a_larger_cap_and_is_not_shown_again() -> None:
     assert '{"age": "31"}' not in plan.prompt
 
 
+TOO_LONG = VerificationResult(
+    status=VerificationStatus.FAIL,
+    verifier_id="text.match",
+    errors=(Finding(message="too many", code="too_long", expected=100, actual=900),),
+)
+
+
+@pytest.mark.parametrize("results", [[TOO_LONG], [TRUNCATED, TOO_LONG], [TOO_LONG, TRUNCATED]])
+def test_an_answer_over_a_maximum_gets_no_larger_cap_although_it_was_cut_off(
+    results: list[VerificationResult],
+) -> None:
+    checked = job(verifiers=[{"id": result.verifier_id} for result in results])
+    verdict = judge(checked, AttemptPlan(), results, RetryMemory(), truncated=True)
+    plan = next_plan(verdict, of=checked)
+    assert verdict.instruction is not None
+    assert verdict.instruction.action == "shorten_answer"
+    assert plan.decoding.max_tokens == 120
+    assert "at most 100 characters" in (plan.prompt or "")
+
+
 def test_a_changed_strategy_has_a_fresh_context_and_the_next_model() -> None:
     first = judge(job(), AttemptPlan(), [WRONG_TYPE], RetryMemory())
     assert first.failure is not None
@@ -103,6 +123,7 @@ def test_a_changed_strategy_has_a_fresh_context_and_the_next_model() -> None:
     after = next_plan(verdict)
     assert after.prompt is not None
     assert "31" not in after.prompt
+    assert after.prompt.startswith("Extract the age.")
     assert after.decoding.fallback == 1
     assert after.technique is not None
     assert "fresh_context" in after.technique

@@ -112,6 +112,7 @@ STORED: dict[str, Any] = {
         "node_id": None,
         "verifier_id": "contract.schema",
         "cause": "type",
+        "guessed": False,
         "findings": [{"message": "m", "code": "type", "path": None, "schema_path": None,
                       "expected": None, "actual": None, "example": None, "count": 1}],
         "evidence": {},

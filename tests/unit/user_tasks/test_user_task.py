@@ -252,7 +252,7 @@ def test_the_same_repair_again_is_a_repeated_failure() -> None:
 def test_an_exception_is_classified_and_passed_to_the_next_attempt() -> None:
     context = UserWorker()
     context.deliver(raises(KeyError("age")))
-    assert failure_of(context.view.attempts[0]).kind == "missing_context"
+    assert failure_of(context.view.attempts[0]).label == "schema_invalid.missing_key"
     context.deliver(answers("{}"), number=2)
     first, second = context.calls
     assert first is None
@@ -468,6 +468,21 @@ def test_the_prompt_is_unchanged_at_first() -> None:
     assert correct("  Ask.\n", make_job(), None) == "  Ask.\n"
 
 
+def test_a_changed_strategy_starts_over_from_the_task() -> None:
+    """The same failure again: nothing of the failed answer is in the next prompt."""
+    context = UserWorker(verifiers=[{"id": "text.match", "contains": ["please"]}])
+    for number in (1, 2):
+        context.deliver(answers("GIVE IT TO ME"), number=number)
+    before = read_previous_attempt(context.view, 2)
+    assert before is not None
+    assert before.fresh
+    prompt = correct("Ask for the salt.", context.job, before)
+    assert prompt.startswith("Ask for the salt.")
+    assert "please" in prompt
+    assert "GIVE IT" not in prompt
+    assert "GIVE IT" in correct("Ask for the salt.", context.job, previous_attempt(context))
+
+
 def test_the_prompt_is_corrected_later_and_bounded_whatever_the_answer() -> None:
     context = UserWorker(policy={"max_attempts": 9, "same_failure_limit": 9})
     sizes = []
@@ -477,8 +492,10 @@ def test_the_prompt_is_corrected_later_and_bounded_whatever_the_answer() -> None
         prompt = correct("Ask.", context.job, before)
         assert prompt.startswith("Ask.\n\n")
         sizes.append(len(prompt))
-    # Feedback replaces earlier feedback: the sixth correction is as long as the first.
-    assert set(sizes) == {sizes[0]}
+    # Feedback replaces earlier feedback: no correction is longer than the first, and those that
+    # start over have one length.
+    assert max(sizes) == sizes[0]
+    assert set(sizes[2:]) == {sizes[2]}
     assert sizes[0] < 8000
 
 
