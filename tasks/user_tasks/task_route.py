@@ -13,7 +13,7 @@ TaskMode = Literal["enforce", "observe"]
 
 
 class TaskRoute(Value):
-    """The task, the queue of its messages, and the arguments as JSON."""
+    """The task, the queue of its messages, the arguments as JSON, and what follows the task."""
 
     task: str
     queue: str
@@ -22,6 +22,8 @@ class TaskRoute(Value):
     args: list[Json]
     kwargs: dict[str, Json]
     mode: TaskMode = "enforce"
+    #: Options of the first message that each retry repeats: its chain, chord, links and so on.
+    following: dict[str, Json] = {}
 
     @property
     def runner(self) -> RunnerSpec:

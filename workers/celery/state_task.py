@@ -46,7 +46,7 @@ class StateTask(Task):  # type: ignore[misc] # celery is untyped
     acks_late = True
     reject_on_worker_lost = True
     ignore_result = True
-    throws = (Escalated,)
+    throws: tuple[type[Exception], ...] = (Escalated,)
 
     def report(self, entry: Entry, outcome: Outcome) -> str:
         """Return the result of a success; raise Celery's exception for any other outcome."""

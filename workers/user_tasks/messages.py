@@ -1,4 +1,5 @@
-"""The messages of a user's task: its arguments, as the ledger keeps them, and its queue."""
+"""The messages of a user's task: its arguments and what follows it, as the ledger keeps them, and
+its queue."""
 
 from __future__ import annotations
 
@@ -21,13 +22,12 @@ _dumps: Callable[[Any], str] = kombu_json.dumps
 _loads: Callable[[str], Any] = kombu_json.loads
 #: The suffix of a queue's repair lane, whose retries are served first.
 REPAIR_SUFFIX = ".repair"
-#: What follows a message: its field in Celery's request, and the name that users know.
-_FOLLOWING = {
-    "chain": "chain",
-    "chord": "chord",
-    "callbacks": "link",
-    "errbacks": "link_error",
-}
+#: The headers of our own messages begin so; they are not repeated.
+_OUR_HEADERS = "mulligan_"
+#: Options that a retry does not repeat: it has its own id, and it has started before it expires.
+_NOT_REPEATED = ("task_id", "retries", "expires", "origin")
+#: What follows a task, by Celery's names.
+FOLLOWING = ("chain", "chord", "link", "link_error")
 
 
 def keep_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,12 +35,81 @@ def keep_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, 
 
     In kombu's JSON, bytes, dates, decimals and UUIDs keep their type; tuples become lists.
     """
-    named = [(f"argument {i + 1}", value) for i, value in enumerate(args)]
-    named += [(f"argument {name}", value) for name, value in kwargs.items()]
-    problems = [f"{name}: {problem}" for name, value in named if (problem := _problem(value))]
+    named = {f"argument {i + 1}": value for i, value in enumerate(args)}
+    _refuse_changes({**named, **{f"argument {name}": value for name, value in kwargs.items()}})
+    return {"args": _plain(list(args)), "kwargs": _plain(dict(kwargs))}
+
+
+def keep_following(request: Any) -> dict[str, Any]:
+    """Return the options of a message that its retries repeat, as JSON. Raises BadInput if a
+    retry cannot carry them."""
+    options = request.as_execution_options()
+    options |= {
+        "headers": _own_headers(options["headers"]),
+        "ignore_result": vars(request).get("ignore_result"),
+        "priority": (request.delivery_info or {}).get("priority"),
+        "replaced_task_nesting": request.replaced_task_nesting or None,
+    }
+    kept = {
+        name: value
+        for name, value in options.items()
+        if name not in _NOT_REPEATED and value not in (None, [], {}, "")
+    }
+    _refuse_changes(kept)
+    return dict(_plain(kept))
+
+
+def sent_following(kept: Mapping[str, Json]) -> dict[str, Any]:
+    """Restore the options that `keep_following` kept."""
+    return dict(_loads(json.dumps(kept)))
+
+
+def refuse_to_send(
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    following: Mapping[str, Any],
+    *,
+    serializer: str,
+    cap: int,
+) -> None:
+    """Raise BadInput for a message whose retries could not be sent.
+
+    Only pickle carries what JSON changes; what other serializers carry is known when it arrives.
+    """
+    if serializer == "pickle":
+        keep_arguments(args, kwargs)
+        _refuse_changes(following)
+    try:
+        sizes = {name: len(_dumps(value)) for name, value in following.items()}
+        sizes["arguments"] = len(_dumps([args, kwargs]))
+    except (TypeError, ValueError, RecursionError):
+        return  # Celery says what it cannot serialize
+    refuse_large(sizes, cap=cap)
+
+
+def refuse_large(sizes: Mapping[str, int], *, cap: int) -> None:
+    """Raise BadInput if a task's arguments and what follows it are too large for the ledger."""
+    total = sum(sizes.values())
+    if total > cap:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise BadInput(
+            f"{largest}: a retry repeats {total:,} bytes, {sizes[largest]:,} of them here, and the"
+            f" cap is {cap:,} (prompt_cap): send ids instead of contents"
+        )
+
+
+def _own_headers(headers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the headers that the sender added."""
+    found = (headers or {}).items()
+    return {name: value for name, value in found if not name.startswith(_OUR_HEADERS)}
+
+
+def _refuse_changes(values: Mapping[str, Any]) -> None:
+    problems = [
+        f"{name}: {problem}" for name, value in values.items() if (problem := _problem(value))
+    ]
     if problems:
         raise BadInput(*problems)
-    return {"args": _plain(list(args)), "kwargs": _plain(dict(kwargs))}
 
 
 def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,22 +156,6 @@ def _same(value: Any, back: Any) -> bool:
             return False  # not valid in JSON
         case _:
             return bool(value == back)
-
-
-def report_dropped_steps(task: str, request: Mapping[str, Any]) -> None:
-    """Log what does not follow a retry.
-
-    An eager task says so too, though its retries run inline: a test must show what a worker does.
-    """
-    dropped = [name for field, name in _FOLLOWING.items() if request.get(field)]
-    if dropped:
-        log.error(
-            "%s[%s] is run again, and a retry from a queue does not continue its %s. Start the next"
-            " step at the end of the task, or wait for the result.",
-            task,
-            request.get("id"),
-            " and ".join(dropped),
-        )
 
 
 def queue_of(app: Celery, info: Mapping[str, Any]) -> str:

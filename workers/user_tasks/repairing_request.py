@@ -12,8 +12,9 @@ from celery.utils.saferepr import saferepr
 from celery.worker import state
 
 from mulligan.tasks.ports.errors import StoreUnavailable
-from mulligan.tasks.ports.ledger import ClaimRefused
+from mulligan.tasks.ports.ledger import ClaimRefused, Publication
 from mulligan.tasks.user_tasks.user_task import DeliveryResult, settle_killed_task
+from mulligan.workers.celery.broker.queues import ATTEMPT_QUEUE
 from mulligan.workers.celery.redacted_request import RedactedRequest
 from mulligan.workers.celery.state_task import Escalated
 from mulligan.workers.user_tasks.installed_app import installed
@@ -55,8 +56,11 @@ class RepairingRequest(RedactedRequest):
             if isinstance(outcome, ClaimRefused) and services.ledger.job(entry.job_id) is None:
                 super().on_timeout(False, timeout)  # it never began
                 return
-            value = task.answer(services, entry, DeliveryResult(outcome))
-            task.backend.mark_as_done(self.id, value, request=self._context)
+            if outcome == ClaimRefused("finished"):
+                # It was killed while it reported. Its message reports again what follows it.
+                services.publish([Publication(entry, ATTEMPT_QUEUE, 0)])
+                return
+            task.answer(services, entry, DeliveryResult(outcome))
         except Ignore:
             pass  # it was settled before, or its lease expires
         except Retry as retry:

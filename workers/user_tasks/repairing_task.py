@@ -24,7 +24,7 @@ from mulligan.tasks.ports.errors import BadInput, TransportFault, refuse
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, NextAttempt, Submission
 from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.tasks.user_tasks.reported_usage import ReportedUsage
-from mulligan.tasks.user_tasks.task_route import KIND, TaskMode, TaskRoute
+from mulligan.tasks.user_tasks.task_route import KIND, TaskRoute
 from mulligan.tasks.user_tasks.user_task import (
     OBSERVED,
     DeliveryResult,
@@ -38,16 +38,18 @@ from mulligan.tasks.user_tasks.user_task import (
 )
 from mulligan.workers.celery.broker.celery_broker import ENTRY_HEADER
 from mulligan.workers.celery.flower_format import describe
-from mulligan.workers.celery.state_task import Escalated, StateTask
+from mulligan.workers.celery.state_task import Escalated
 from mulligan.workers.ledger.stored import job_ids
 from mulligan.workers.services import Services
 from mulligan.workers.settings.model import Settings
+from mulligan.workers.user_tasks.canvas_task import CanvasTask, Replaced
 from mulligan.workers.user_tasks.installed_app import InstalledApp, installed, settings_of
 from mulligan.workers.user_tasks.messages import (
     describe_arguments,
     keep_arguments,
+    keep_following,
     queue_of,
-    report_dropped_steps,
+    refuse_large,
 )
 from mulligan.workers.user_tasks.task_options import (
     long_limits,
@@ -78,7 +80,11 @@ class RetryCalled(Retry):  # type: ignore[misc] # celery is untyped
         self.wait = wait
 
 
-class RepairingTask(StateTask):
+class JobCancelled(Exception):
+    """A person cancelled the job of a task."""
+
+
+class RepairingTask(CanvasTask):
     """The base of a user's task: `@app.task(base=RepairingTask, verifiers=[Person])`.
 
     The function may take ``self`` first, with or without ``bind=True``.
@@ -89,12 +95,12 @@ class RepairingTask(StateTask):
     #: Applies while a task is only observed; refused where mulligan retries.
     max_retries = Task.max_retries
     retry_on_worker_lost = False
+    throws = (*CanvasTask.throws, JobCancelled)
     #: As text, so that a producer need not import a worker.
     Request = "mulligan.workers.user_tasks.repairing_request:RepairingRequest"
 
     verifiers: ClassVar[Sequence[Check]] = ()
     task_type: ClassVar[str | None] = None
-    mode: ClassVar[TaskMode] = "enforce"
     policy: ClassVar[PolicySpec | Mapping[str, Any]] = PolicySpec()
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -189,14 +195,15 @@ class RepairingTask(StateTask):
             return self._observe(context, self._delivery(services, entry, args, kwargs))
         requeued = 0
         while True:
-            result = self._run_attempt(context, self._delivery(services, entry, args, kwargs))
+            try:
+                result = self._run_attempt(context, self._delivery(services, entry, args, kwargs))
+            except Replaced as replaced:
+                return replaced.result.get()
             if self.request.is_eager and isinstance(result.outcome, Requeued):
                 requeued += 1
                 self._end_after_faults(services, entry, result, requeued)
                 continue
             next_attempt = _next_attempt(result)
-            if next_attempt is not None and entry.attempt == 1:
-                report_dropped_steps(self.name, self.request)
             if next_attempt is None or not self.request.is_eager:
                 return self.answer(services, entry, result)
             entry = Entry("attempt", entry.job_id, next_attempt)
@@ -250,43 +257,27 @@ class RepairingTask(StateTask):
         if result.outcome == ClaimRefused("finished"):
             return self._repeat_result(services, entry)
         if isinstance(result.outcome, Settled) and result.outcome.verdict.success:
-            self._store_root_result(entry, result.value)
             return result.value
         outcome = result.outcome
         if isinstance(outcome, Requeued) and result.error is not None:
             # Flower shows the reason, and an error of a library may quote a key in an address.
             outcome = replace(outcome, reason=type(result.error).__name__)
-        try:
-            return self.report(entry, outcome)
-        except Escalated as error:
-            self._store_root_result(entry, error)
-            raise
+        return self.report(entry, outcome)
 
     def _repeat_result(self, services: Services, entry: Entry) -> Any:
         """Return the stored result for a message that is delivered again after the end: its first
-        worker may have died before it could report."""
+        worker may have died before it could report, or the job ended outside a delivery."""
         view = services.ledger.job(entry.job_id)
-        if view is None or entry.attempt != len(view.attempts):
+        if view is None or entry.attempt != len(view.attempts) or self.was_reported():
             raise Ignore
         if view.state == "escalated":
-            error = Escalated(f"{view.reason}: {view.detail}")
-            self._store_root_result(entry, error)
-            raise error
+            raise Escalated(f"{view.reason}: {view.detail}")
+        if (view.state, view.reason) == ("cancelled", "cancelled"):
+            raise JobCancelled(view.detail)
         output, verdict = view.attempts[-1].output, view.attempts[-1].verdict
         if output is None or verdict is None or view.state != "succeeded":
             raise Ignore
-        value = answer_of(output, verdict.results)
-        self._store_root_result(entry, value)
-        return value
-
-    def _store_root_result(self, entry: Entry, value: Any) -> None:
-        """Store a retry's result as the result of the first message, which callers wait for."""
-        if entry.attempt == 1 or self.ignore_result or self.request.is_eager:
-            return
-        if isinstance(value, Exception):
-            self.backend.mark_as_failure(self.request.root_id, value)
-        else:
-            self.backend.mark_as_done(self.request.root_id, value)
+        return answer_of(output, verdict.results)
 
     def _function(self, *args: Any, **kwargs: Any) -> Any:
         if inspect.ismethod(self.run) or not _takes_self(self.run):
@@ -299,6 +290,8 @@ class RepairingTask(StateTask):
         if header and not retries:
             return Entry.parse(str(header))
         root_id = f"{self.request.id}/{retries}" if retries else str(self.request.id)
+        if self.request.replaced_task_nesting:  # it has the id of the task that it replaces
+            root_id += f"/replaced-{self.request.replaced_task_nesting}"
         job_id = job_ids.user_task_job_id(root_id, partitions=services.settings.partitions)
         return Entry("attempt", job_id, 1)
 
@@ -311,8 +304,11 @@ class RepairingTask(StateTask):
             queue=queue_of(self.app, self.request.delivery_info or {}),
             root=self.request.id,
             mode=self.mode,
+            following={} if self.mode == "observe" else keep_following(self.request),
             **self._arguments(args, kwargs),
         )
+        size = len(route.model_dump_json(include={"args", "kwargs", "following"}))
+        refuse_large({"arguments": size}, cap=services.settings.prompt_cap)
         submission = Submission(id=entry.job_id, job=self._job(route.runner))
         (accepted,) = services.ledger.accept([submission])
         return Entry("attempt", accepted.id, 1)

@@ -37,10 +37,6 @@ def please(self: Any, drink: str) -> str:
     return f"please, {drink}"
 
 
-def drink_up(drink: str) -> str:
-    return drink
-
-
 def hopeless(self: Any) -> str:
     prompt: str = self.correct("Ask.")
     return prompt
@@ -73,19 +69,6 @@ def test_always_eager_runs_all_attempts_inline(app: Celery, ledger: RedisLedger)
     assert (view.state, len(view.attempts)) == ("escalated", 3)
     assert prompts[0] == "Ask."
     assert all(prompt.startswith("Ask.\n\n") for prompt in prompts[1:])
-
-
-def test_steps_that_a_retry_would_drop_are_logged(
-    app: Celery, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Given links, a retry in a worker does not call them; an eager test says so."""
-    app.conf.update(task_always_eager=True)
-    task = app.task(base=RepairingTask, shared=False)(please)
-    echo = app.task(shared=False)(drink_up)
-    task.apply_async(("tea",))
-    assert "does not continue" not in caplog.text
-    task.apply_async(("tea",), link=echo.s(), link_error=echo.s())
-    assert "a retry from a queue does not continue its link and link_error" in caplog.text
 
 
 def test_a_direct_call_is_a_plain_call(app: Celery, ledger: RedisLedger) -> None:

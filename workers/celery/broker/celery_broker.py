@@ -27,10 +27,12 @@ from mulligan.workers.celery.broker.queues import REPAIR_QUEUE
 from mulligan.workers.celery.flower_format import describe, describe_entry
 from mulligan.workers.ledger.stored import job_ids, rows
 from mulligan.workers.ledger.stored.schema import CURRENT
-from mulligan.workers.user_tasks.messages import REPAIR_SUFFIX, sent_arguments
+from mulligan.workers.user_tasks.messages import REPAIR_SUFFIX, sent_arguments, sent_following
 
 #: The header with the entry of a message to a user's task.
 ENTRY_HEADER = "mulligan_entry"
+#: The header of a retry with the id of the first message, whose result callers wait for.
+FIRST_HEADER = "mulligan_first"
 TASKS = {
     "attempt": "mulligan.attempt",
     "verification": "mulligan.verify",
@@ -208,21 +210,32 @@ class CeleryBroker:
             # Only the sweep publishes such an entry, after its worker was lost.
             self._ledger.cancel(entry.job_id, detail="its worker was lost; it was only observed")
             return
-        queue, root = route.queue, route.root
+        root = route.root
         args, kwargs = sent_arguments(route.args, route.kwargs)
+        options = sent_following(route.following)
+        lineage = {"root_id": options.get("root_id", root), "parent_id": options.get("parent_id")}
         name = root if entry.attempt == 1 else f"{root}-{entry.attempt}"
-        previous = root if entry.attempt == 2 else f"{root}-{entry.attempt - 1}"
+        if entry.kind != "attempt":  # nothing follows a delayed verification
+            name, options = f"{name}-c{entry.index}", {}
+        headers = {**options.get("headers", {}), ENTRY_HEADER: str(entry), SENT_HEADER: time.time()}
+        if entry.attempt > 1:
+            lineage["parent_id"] = root if entry.attempt == 2 else f"{root}-{entry.attempt - 1}"
+            if entry.kind == "attempt":
+                headers[FIRST_HEADER] = root
+        lane = REPAIR_SUFFIX if publication.queue == REPAIR_QUEUE else ""
         self._app.send_task(
             route.task,
             args=args,
             kwargs=kwargs,
-            argsrepr=describe(args),
-            kwargsrepr=describe(kwargs),
-            task_id=name if entry.kind == "attempt" else f"{name}-c{entry.index}",
-            queue=f"{queue}{REPAIR_SUFFIX}" if publication.queue == REPAIR_QUEUE else queue,
-            producer=producer,
-            retry=False,
-            headers={ENTRY_HEADER: str(entry), SENT_HEADER: time.time()},
-            root_id=root,
-            parent_id=previous if entry.attempt > 1 else None,
+            **{
+                **options,
+                **lineage,
+                "argsrepr": describe(args),
+                "kwargsrepr": describe(kwargs),
+                "task_id": name,
+                "queue": f"{route.queue}{lane}",
+                "producer": producer,
+                "retry": False,
+                "headers": headers,
+            },
         )

@@ -1,0 +1,114 @@
+"""A task whose chain, chord and links follow the attempt that settles it.
+
+Celery sends what follows a task when its tracer sees a success or a failure. So a retry's message
+repeats the options of the first one, and its result is the first one's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NoReturn
+
+from celery.backends.redis import RedisBackend
+from celery.exceptions import Ignore
+from celery.states import READY_STATES
+
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.user_tasks.task_route import TaskMode
+from mulligan.workers.celery.broker.celery_broker import FIRST_HEADER
+from mulligan.workers.celery.state_task import StateTask
+from mulligan.workers.user_tasks.first_message_backend import FirstMessageBackend
+from mulligan.workers.user_tasks.installed_app import settings_of
+from mulligan.workers.user_tasks.messages import FOLLOWING, refuse_to_send
+
+
+class Replaced(Ignore):  # type: ignore[misc] # celery is untyped
+    """An inline task replaced itself. Like Celery's Ignore, but the replacement has a result."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__("Replaced by new task")
+        self.result = result
+
+
+class CanvasTask(StateTask):
+    """The part of a user's task that concerns its canvas."""
+
+    abstract = True
+    mode: ClassVar[TaskMode] = "enforce"
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: Any = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Send the task. Raises BadInput for what its retries could not carry."""
+        links = {"link": link, "link_error": link_error}
+        if self.mode != "observe":
+            given = {**options, **links}
+            refuse_to_send(
+                args or (),
+                kwargs or {},
+                {name: given[name] for name in FOLLOWING if given.get(name)},
+                serializer=options.get("serializer") or self.serializer,
+                cap=settings_of(self.app).prompt_cap,
+            )
+        return super().apply_async(
+            args, kwargs, task_id, producer, **links, shadow=shadow, **options
+        )
+
+    def map(self, it: Any) -> Any:
+        return super().map(it) if self.mode == "observe" else self._refuse("map")
+
+    def starmap(self, it: Any) -> Any:
+        return super().starmap(it) if self.mode == "observe" else self._refuse("starmap")
+
+    def chunks(self, it: Any, n: int) -> Any:
+        return super().chunks(it, n) if self.mode == "observe" else self._refuse("chunks")
+
+    def _refuse(self, method: str) -> NoReturn:
+        raise BadInput(
+            f"{method}: Celery calls {self.name} as a plain function there, so no answer would be"
+            " checked or repaired; send a group of its signatures"
+        )
+
+    @property
+    def backend(self) -> Any:
+        """The result backend. A retry's results are those of the first message."""
+        first = self.request.get(FIRST_HEADER)
+        return FirstMessageBackend(self._results, str(first)) if first else self._results
+
+    @backend.setter
+    def backend(self, value: Any) -> None:
+        self._backend = value
+
+    @property
+    def _results(self) -> Any:
+        return self._backend or self.app.backend
+
+    def was_reported(self) -> bool:
+        """Whether the result is stored. Celery stores it after it has sent what follows.
+
+        A chord is counted after that, and Redis counts a repeated part once.
+        """
+        # Results of rpc:// are the caller's messages, and without a backend there are none.
+        if self.request.is_eager or not hasattr(self._results, "_get_task_meta_for"):
+            return False
+        if self.request.chord and isinstance(self._results, RedisBackend):
+            return False
+        first = self.request.get(FIRST_HEADER) or self.request.id
+        return self._results.get_state(first) in READY_STATES
+
+    def replace(self, sig: Any) -> Any:
+        """Replace the task as Celery does. What replaces a retry has the first message's id."""
+        self.request.id = self.request.get(FIRST_HEADER) or self.request.id
+        return super().replace(sig)
+
+    def on_replace(self, sig: Any) -> Any:
+        if self.mode == "observe" or not self.request.is_eager:
+            return super().on_replace(sig)
+        raise Replaced(sig.apply())
