@@ -24,7 +24,7 @@ def _log_unreachable(error: BrokerAway) -> None:
 class _Result:
     """What became of the entries of one call."""
 
-    sent: list[Entry] = field(default_factory=list)
+    sent: list[Publication] = field(default_factory=list)
     #: Entry → why it cannot be sent.
     failed: dict[Entry, str] = field(default_factory=dict)
 
@@ -53,7 +53,7 @@ class Publisher:
                 self._send_batch(batch, result)
         except BrokerAway as error:
             self.on_unreachable(error)
-        self._record(result)
+        self._record(result, publications)
 
     def _send_batch(self, batch: Sequence[Publication], result: _Result) -> None:
         """Send a batch; if it fails, send its entries one by one to find out which cannot be sent.
@@ -62,17 +62,17 @@ class Publisher:
         """
         if len(batch) > 1:
             try:
-                self.broker.send_batch(batch)
+                sent = self.broker.send_batch(batch)
             except (BrokerAway, LedgerUnavailable):
                 raise
             except Exception as error:  # the class of it says nothing about which message it was
                 log.warning("A batch could not be sent (%s); sending one by one.", error)
             else:
-                self._note_sent(batch, result)
+                self._note_sent(sent, result)
                 return
         for publication in batch:
             try:
-                self.broker.send(publication)
+                sent = [self.broker.send(publication)]
             except (BrokerAway, LedgerUnavailable):
                 raise
             except LeftForOthers as error:
@@ -84,17 +84,19 @@ class Publisher:
             except Exception as error:
                 result.failed[publication.entry] = _describe(error)
             else:
-                self._note_sent([publication], result)
+                self._note_sent(sent, result)
 
     def _note_sent(self, batch: Sequence[Publication], result: _Result) -> None:
         for publication in batch:
-            result.sent.append(publication.entry)
+            result.sent.append(publication)
             self.step("published", publication.entry)
 
-    def _record(self, result: _Result) -> None:
+    def _record(self, result: _Result, asked: Sequence[Publication]) -> None:
+        queues = {each.entry: each.queue for each in asked}
+        moved = [sent for sent in result.sent if sent.queue != queues[sent.entry]]
         try:
             if result.sent:
-                self.ledger.stamp(result.sent)
+                self.ledger.stamp([sent.entry for sent in result.sent], moved=moved)
             if result.failed:
                 self._count_failures(result.failed)
         except LedgerUnavailable as error:

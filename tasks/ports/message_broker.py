@@ -19,8 +19,8 @@ class LeftForOthers(Exception):
 class MessageBroker(Protocol):
     """Sends messages. An exception that is none of the above is the fault of the message."""
 
-    def send_batch(self, publications: Sequence[Publication]) -> None:
+    def send_batch(self, publications: Sequence[Publication]) -> Sequence[Publication]:
         """Send messages in one round trip. If it fails, any of them may have been sent."""
 
-    def send(self, publication: Publication) -> None:
-        """Send one message."""
+    def send(self, publication: Publication) -> Publication:
+        """Send one message. Return it with the queue and the priority that it was sent with."""

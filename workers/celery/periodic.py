@@ -36,9 +36,10 @@ class PeriodicTask:
 
 def _sweep(services: Services, app: Celery) -> int:
     """Publish what is due or was lost: see tasks/jobs/sweep.py."""
+    ledger = services.ledger
     return run_sweep(
-        services.ledger,
-        empty_queues=lambda: empty_queues(app, QUEUES),
+        ledger,
+        empty_queues=lambda: empty_queues(app, sorted({*QUEUES, *ledger.published_queues()})),
         publish=services.publish,
         by_priority=serves_by_priority(app),
     )
@@ -58,8 +59,9 @@ def _webhooks(services: Services, _app: Celery) -> int:
     return services.webhooks.tick()
 
 
+SWEEP = PeriodicTask("sweep", lambda settings: settings.sweep_interval, _sweep)
 PERIODIC = (
-    PeriodicTask("sweep", lambda settings: settings.sweep_interval, _sweep),
+    SWEEP,
     PeriodicTask("fold", 1.0, _fold),
     PeriodicTask("bulk", 1.0, _bulk),
     PeriodicTask("edits", 1.0, send_session_hints),

@@ -285,11 +285,14 @@ class RedisLedger(
 
     # -- outbox, cancelling ----------------------------------------------------------------------
 
-    def stamp(self, entries: Sequence[Entry]) -> None:
+    def stamp(self, entries: Sequence[Entry], *, moved: Sequence[Publication] = ()) -> None:
         by_prefix: dict[str, list[str]] = {}
         for entry in entries:
             by_prefix.setdefault(self._prefix(entry.job_id), []).append(str(entry))
-        terms = {"republish_ms": self._settings.republish_after * 1000}
+        terms = {
+            "republish_ms": self._settings.republish_after * 1000,
+            "moved": {str(each.entry): [each.queue, each.priority] for each in moved},
+        }
         self.calls.many(
             "stamp", [(p, {**terms, "entries": batch}) for p, batch in by_prefix.items()]
         )
@@ -320,6 +323,10 @@ class RedisLedger(
         if any(limits == "unknown" for limits, _ in found):
             self._replace_limits()
         return [rows.publication(text) for _, texts in found for text in texts]
+
+    def published_queues(self) -> set[str]:
+        marks = self.calls.hashes([keys.watermarks(prefix) for prefix in self._prefixes()])
+        return {name.partition("|")[0] for row in marks for name in row}
 
     def _watermarks(self) -> dict[str, float]:
         """Return the highest watermarks of all partitions; one alone needs no other's."""

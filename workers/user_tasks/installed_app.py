@@ -11,11 +11,8 @@ from typing import Any
 
 from celery import Celery, signals
 
-from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.celery.broker.queue_depth import empty_queues
-from mulligan.workers.celery.broker.queues import JOB_QUEUES
-from mulligan.workers.celery.periodic import PeriodicTask, register_periodic, scheduled
+from mulligan.workers.celery.periodic import SWEEP, register_periodic, scheduled
 from mulligan.workers.celery.scheduler import Scheduler
 from mulligan.workers.celery.store_errors import StoreErrors
 from mulligan.workers.celery.worker_process import WorkerProcess
@@ -24,17 +21,6 @@ from mulligan.workers.settings.model import Settings, load_settings
 from mulligan.workers.user_tasks.messages import REPAIR_SUFFIX
 
 _ATTRIBUTE = "mulligan"
-
-
-def _sweep(services: Services, app: Celery) -> int:
-    return run_sweep(
-        services.ledger,
-        empty_queues=lambda: empty_queues(app, JOB_QUEUES),
-        publish=services.publish,
-    )
-
-
-SWEEP = PeriodicTask("sweep", lambda settings: settings.sweep_interval, _sweep)
 
 
 class InstalledApp(WorkerProcess):

@@ -11,8 +11,15 @@ from mulligan.tasks.ports.ledger.entries import Entry, Publication
 class QueueLedger(Protocol):
     """Publishing entries and pausing them."""
 
-    def stamp(self, entries: Sequence[Entry]) -> None:
-        """Note that entries were published."""
+    def stamp(self, entries: Sequence[Entry], *, moved: Sequence[Publication] = ()) -> None:
+        """Note that entries were published.
+
+        ``moved``: those that were sent to another queue than the one they were filed under. What is
+        claimed from a queue shows which messages of the same queue are lost.
+        """
+
+    def published_queues(self) -> set[str]:
+        """Return the queues that entries were claimed from or moved to."""
 
     def fail(self, failures: Mapping[Entry, str]) -> list[Entry]:
         """Note that entries could not be sent, and why. Return those quarantined by it.

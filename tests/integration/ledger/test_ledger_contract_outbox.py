@@ -144,6 +144,32 @@ def test_a_backlog_is_never_published_twice(new_scenario: ScenarioMaker) -> None
         assert scenario.swept_entries("repair", "verify") == set()
 
 
+def test_an_entry_is_lost_by_what_happens_in_the_queue_that_it_was_sent_to(
+    scenario: Scenario,
+) -> None:
+    """Given a message that was sent to a user's lane, then neither the queue it was filed under nor
+    the claims from there say that it is lost; those of the lane do."""
+    lane, after = "mine.repair", scenario.settings.republish_after + 1
+    lost = Entry("attempt", scenario.submit(priority=5), 1)
+    scenario.ledger.stamp([lost], moved=[Publication(lost, lane, 0)])
+    assert lane in scenario.ledger.published_queues()
+    scenario.advance(after)
+    other = scenario.submit(priority=5)
+    scenario.ledger.stamp([Entry("attempt", other, 1)])
+    complete(scenario, other)
+    assert scenario.swept_entries("attempt", "repair") == set()
+    later = Entry("attempt", scenario.submit(priority=5), 1)
+    scenario.ledger.stamp([later], moved=[Publication(later, lane, 0)])
+    complete(scenario, later.job_id)
+    scenario.advance(after)
+    assert scenario.swept_entries() == {str(lost)}
+    scenario.ledger.stamp([lost])  # sent again to where it was sent before
+    scenario.advance(4 * after)
+    assert scenario.swept_entries("attempt", "repair") == set()
+    scenario.advance(4 * after)
+    assert scenario.swept_entries(lane) == {str(lost)}
+
+
 def test_a_more_urgent_entry_does_not_overtake_a_backlog(
     new_scenario: ScenarioMaker,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from datetime import date
 from decimal import Decimal
@@ -14,11 +15,14 @@ from kombu import entity
 from pydantic import BaseModel
 from support.jobs import verdict_of
 from support.user_tasks import delivered, job_of
+from support.waiting import wait_for
 
 from mulligan import Repair, RepairingTask, install
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.broker.queue_depth import depths
+from mulligan.workers.celery.periodic import SWEEP
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.user_tasks.installed_app import installed
 
 #: Kombu has no types.
 Exchange: Any = entity.Exchange
@@ -147,3 +151,27 @@ def test_a_retry_of_a_task_sent_by_topic_goes_to_its_queue_s_repair_lane(app: Ce
         "feed_tasks.repair": 1,
         "feed.import.repair": 0,
     }
+
+
+def test_a_waiting_retry_is_not_sent_twice_and_a_lost_one_again(redis_url: str) -> None:
+    """The sweep looks at the queue that the retry was sent to, whatever mulligan calls it."""
+    app = Celery("mine", broker=redis_url, backend="cache+memory://", set_as_current=False)
+    install(app, republish_after=0.01, outbox_grace=0.01)
+
+    def reject(self: Any) -> str:
+        raise Repair("not good enough", score=10)
+
+    task = app.task(base=RepairingTask, shared=False)(reject)
+    with delivered(task), pytest.raises(Retry):
+        task()
+    services = installed(app).services
+
+    def swept() -> int:
+        time.sleep(0.02)  # longer than republish_after
+        SWEEP.run(services, app)
+        return depths(app, ["celery.repair"])["celery.repair"]
+
+    assert [swept() for _ in range(5)] == [1] * 5
+    with app.connection_for_write() as connection:
+        connection.default_channel.queue_purge("celery.repair")
+    wait_for(lambda: swept() == 1, "the lost retry to be sent again")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -21,23 +21,25 @@ class FakeBroker:
     away_from: str | None = None
     sent: list[str] = field(default_factory=list)
     calls: int = 0
+    #: The queue that it sends to, whatever it is asked for.
+    lane: str | None = None
 
-    def send_batch(self, publications: Sequence[Publication]) -> None:
+    def send_batch(self, publications: Sequence[Publication]) -> list[Publication]:
         self.calls += 1
-        for publication in publications:
-            self._send(publication)
+        return [self._send(publication) for publication in publications]
 
-    def send(self, publication: Publication) -> None:
+    def send(self, publication: Publication) -> Publication:
         self.calls += 1
-        self._send(publication)
+        return self._send(publication)
 
-    def _send(self, publication: Publication) -> None:
+    def _send(self, publication: Publication) -> Publication:
         job_id = publication.entry.job_id
         if job_id == self.away_from:
             raise BrokerAway("full")
         if job_id in self.refused:
             raise ValueError("WRONGTYPE of\na key")
         self.sent.append(job_id)
+        return replace(publication, queue=self.lane or publication.queue)
 
 
 @dataclass
@@ -46,12 +48,17 @@ class FakeLedger:
 
     unreachable: bool = False
     stamped: list[str] = field(default_factory=list)
+    moved: list[tuple[str, str]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def stamp(self, entries: Sequence[Entry]) -> None:
+    def stamp(self, entries: Sequence[Entry], *, moved: Sequence[Publication] = ()) -> None:
         if self.unreachable:
             raise LedgerUnavailable("no Redis")
         self.stamped += [entry.job_id for entry in entries]
+        self.moved += [(each.entry.job_id, each.queue) for each in moved]
+
+    def published_queues(self) -> set[str]:
+        raise NotImplementedError
 
     def fail(self, failures: Mapping[Entry, str]) -> list[Entry]:
         self.failed |= {entry.job_id: error for entry, error in failures.items()}
@@ -80,6 +87,14 @@ def test_a_batch_is_sent_in_one_call_and_stamped() -> None:
     Publisher(ledger=ledger, broker=broker).publish(publications(*names))
     assert broker.calls == 3
     assert broker.sent == ledger.stamped == names
+
+
+def test_the_queue_that_a_message_was_sent_to_is_noted() -> None:
+    ledger = FakeLedger()
+    Publisher(ledger=ledger, broker=FakeBroker(lane="mine.repair")).publish(publications("job1"))
+    assert ledger.moved == [("job1", "mine.repair")]
+    Publisher(ledger=ledger, broker=FakeBroker(lane="attempt")).publish(publications("job2"))
+    assert ledger.moved == [("job1", "mine.repair")]
 
 
 def test_nothing_is_nothing() -> None:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
 from celery import Celery
 
 from mulligan.policies.jobs.job import OnDone
+from mulligan.policies.jobs.routing import MOST_URGENT
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.ledger import Entry, JobView, Publication
 from mulligan.tasks.ports.message_broker import BrokerAway, LeftForOthers
@@ -23,7 +25,6 @@ from mulligan.workers.celery.broker.away_broker import (
 )
 from mulligan.workers.celery.broker.broker_errors import lost_connection, takes_no_messages
 from mulligan.workers.celery.broker.queue_depth import SENT_HEADER
-from mulligan.workers.celery.broker.queues import REPAIR_QUEUE
 from mulligan.workers.celery.flower_format import describe, describe_entry
 from mulligan.workers.ledger.stored import job_ids, rows
 from mulligan.workers.ledger.stored.schema import CURRENT
@@ -105,14 +106,13 @@ class CeleryBroker:
         self._ledger = ledger
         self._away = AwayBroker(clock)
 
-    def send_batch(self, publications: Sequence[Publication]) -> None:
+    def send_batch(self, publications: Sequence[Publication]) -> list[Publication]:
         with self._sending() as producer, producer.batch(len(publications)):
-            for publication in publications:
-                self._send(producer, publication)
+            return [self._send(producer, publication) for publication in publications]
 
-    def send(self, publication: Publication) -> None:
+    def send(self, publication: Publication) -> Publication:
         with self._sending() as producer:
-            self._send(producer, publication)
+            return self._send(producer, publication)
 
     @contextmanager
     def _sending(self) -> Iterator[Any]:
@@ -145,14 +145,13 @@ class CeleryBroker:
             return False
         return True
 
-    def _send(self, producer: Any, publication: Publication) -> None:
+    def _send(self, producer: Any, publication: Publication) -> Publication:
         entry = publication.entry
         if entry.kind == "done":
             self._send_outcome(producer, publication)
-            return
+            return publication
         if job_ids.is_user_task(entry.job_id):
-            self._send_user_task(producer, publication)
-            return
+            return self._send_user_task(producer, publication)
         self._app.send_task(
             TASKS[entry.kind],
             args=(str(entry),),
@@ -165,6 +164,7 @@ class CeleryBroker:
             headers={SENT_HEADER: time.time()},
             **lineage(entry),
         )
+        return publication
 
     def _job(self, job_id: str) -> JobView | None:
         """Return a job whose body can be read, or raise."""
@@ -196,7 +196,7 @@ class CeleryBroker:
             parent_id=f"{job_id}-{len(view.attempts)}",
         )
 
-    def _send_user_task(self, producer: Any, publication: Publication) -> None:
+    def _send_user_task(self, producer: Any, publication: Publication) -> Publication:
         """Send a retry of a user's task to the repair lane of its queue.
 
         A task that is only observed is never sent, and its record ends here.
@@ -204,13 +204,16 @@ class CeleryBroker:
         entry = publication.entry
         view = self._job(entry.job_id)
         if view is None:
-            return
+            return publication
         route = TaskRoute.of(view.job)
         if route.mode == "observe":
             # Only the sweep publishes such an entry, after its worker was lost.
             self._ledger.cancel(entry.job_id, detail="its worker was lost; it was only observed")
-            return
-        root = route.root
+            return publication
+        # Not by the publication's queue, which is the lane itself when this is sent again.
+        mode = view.attempts[entry.attempt - 1].plan.mode
+        urgent = entry.kind == "attempt" and mode == "immediate_retry"
+        queue, root = f"{route.queue}{REPAIR_SUFFIX}" if urgent else route.queue, route.root
         args, kwargs = sent_arguments(route.args, route.kwargs)
         options = sent_following(route.following)
         lineage = {"root_id": options.get("root_id", root), "parent_id": options.get("parent_id")}
@@ -222,7 +225,6 @@ class CeleryBroker:
             lineage["parent_id"] = root if entry.attempt == 2 else f"{root}-{entry.attempt - 1}"
             if entry.kind == "attempt":
                 headers[FIRST_HEADER] = root
-        lane = REPAIR_SUFFIX if publication.queue == REPAIR_QUEUE else ""
         self._app.send_task(
             route.task,
             args=args,
@@ -233,9 +235,11 @@ class CeleryBroker:
                 "argsrepr": describe(args),
                 "kwargsrepr": describe(kwargs),
                 "task_id": name,
-                "queue": f"{route.queue}{lane}",
+                "queue": queue,
                 "producer": producer,
                 "retry": False,
                 "headers": headers,
             },
         )
+        # The user's priorities are not ours; among themselves, such messages are all the same.
+        return replace(publication, queue=queue, priority=MOST_URGENT)

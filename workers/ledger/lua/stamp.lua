@@ -10,6 +10,12 @@ for _, entry in ipairs(R.entries) do
   elseif e and e.published >= 0 then
     if failures then redis.call('HDEL', P .. 'outbox:failures', entry) end
     e.published = NOW
+    local moved = given(R.moved) and R.moved[entry]
+    if moved then
+      e.queue, e.priority = moved[1], moved[2]
+      -- The sweep asks whether the queues that are named here are empty.
+      redis.call('HSETNX', P .. 'watermarks', watermark(e.queue, e.priority), '0')
+    end
     write_entry(entry, e)
     check_again(entry, NOW + R.republish_ms * 2 ^ math.min(e.tries, 10))
   end
