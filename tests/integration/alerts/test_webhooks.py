@@ -6,9 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from support.ledger_scenario import Scenario, ScenarioMaker
 from support.provider_calls import fail_call, open_breaker, start_call
 from support.settlements import escalates, succeeds
 from support.waiting import wait_for
+from support.webhook_receiver import Receiver, running_receiver
 
 from mulligan.policies.escalations.alerts import verify_signature
 from mulligan.tasks.ports.ledger import JobView
@@ -32,62 +31,6 @@ from mulligan.workers.settings.live_settings import LiveSettings
 SECRET = "a secret of ours"
 WINDOW = 900.0
 PARTITION = "mulligan:{p00}:"
-
-
-@dataclass
-class Receiver:
-    """A real HTTP server that records requests and sends the given statuses."""
-
-    server: ThreadingHTTPServer
-    requests: list[dict[str, Any]] = field(default_factory=list)
-    statuses: list[int] = field(default_factory=list)
-    #: While set, requests to /slow are not answered.
-    hold: threading.Event = field(default_factory=threading.Event)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}/hook/token-in-the-path"
-
-    @property
-    def bodies(self) -> list[dict[str, Any]]:
-        return [request["body"] for request in self.requests]
-
-    def handle(self, handler: BaseHTTPRequestHandler) -> None:
-        body = handler.rfile.read(int(handler.headers["Content-Length"]))
-        headers = dict(handler.headers)
-        self.requests.append(
-            {"path": handler.path, "headers": headers, "raw": body, "body": json.loads(body)}
-        )
-        if "slow" in handler.path:
-            self.hold.wait(30)
-        status = self.statuses.pop(0) if self.statuses else 204
-        handler.send_response(status)
-        if 300 <= status < 400:
-            handler.send_header("Location", self.url + "/other")
-        handler.end_headers()
-
-
-@contextmanager
-def running_receiver() -> Iterator[Receiver]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            found.handle(self)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    found = Receiver(server)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield found
-    finally:
-        found.hold.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.fixture
