@@ -178,6 +178,7 @@ def _limits(settings: Settings) -> dict[str, Any]:
         "guardrail": Guardrail(
             window=settings.guard_window, loops=settings.guard_loops, share=settings.guard_share
         ),
+        "guard_subjects": settings.guard_subjects,
         "guard_jobs": settings.guard_jobs,
         "external_lease": settings.external_lease,
         "verifier_tries": settings.verifier_tries,

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from mulligan.console.jobfiles.job_file import FoundJob, check_jobs
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.failures.memory import RetryMemory
+from mulligan.policies.jobs.exemption import is_exempt
 from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output, Workspace
 from mulligan.policies.repair.retry import Retry
 from mulligan.policies.repair.strategy import plan_next
@@ -61,7 +62,7 @@ def _check(found: FoundJob, text: str, settings: Settings, blobs: BlobStore) -> 
         verifiers.build(resolve_command(spec, settings), blobs=blobs).verify(candidate)
         for spec in job.verifiers
     ]
-    exempt = job.task_type in settings.exempt_task_types
+    exempt = is_exempt(job.task_type, settings.exempt_task_types)
     verdict = judge(job, AttemptPlan(), results, RetryMemory(), exempt=exempt)
     return CheckedAnswer(verdict=verdict, next=_next(job, verdict, output, runners))
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from mulligan.policies.figures.format import score_in_full
 from mulligan.policies.problem import Problem
 from mulligan.policies.repair.free_repair import extract_json
+from mulligan.policies.repair.retry import score_in_full
 from mulligan.tasks.ports.errors import BadInput, MulliganError
 
 if TYPE_CHECKING:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
-from decimal import ROUND_DOWN, Decimal
 
 UNKNOWN = "–"
-_CENT = Decimal("0.01")
 _UNITS = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -50,13 +48,6 @@ def percent(share: float | None) -> str:
 def score(value: float | None) -> str:
     """Format a score without its fraction, rounded down, so that 69.9 never looks like a pass."""
     return UNKNOWN if value is None else str(int(value))
-
-
-def score_in_full(value: float | None) -> str:
-    """Format a score for a sentence, with up to two decimals, rounded down: ``69.99``, ``70``."""
-    if value is None:
-        return UNKNOWN
-    return f"{Decimal(repr(value)).quantize(_CENT, ROUND_DOWN):f}".rstrip("0").rstrip(".")
 
 
 def change(value: float) -> str:

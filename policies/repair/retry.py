@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import ROUND_DOWN, Decimal
 from typing import Literal
 
 from mulligan.policies.failures.failure import FailureKind, FailureRecord
 from mulligan.policies.failures.memory import RetryMemory
-from mulligan.policies.figures.format import score_in_full
 from mulligan.policies.jobs.job import Mode, PolicySpec
 
 #: Below this score the mandatory immediate retry follows.
 PASSING_SCORE = 70.0
+_CENT = Decimal("0.01")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,13 @@ REPEATED_FAILURE = FailureKind.REPEATED_FAILURE.value
 def passes(score: float | None) -> bool:
     """Whether a score is high enough. A missing score is not."""
     return score is not None and score >= PASSING_SCORE
+
+
+def score_in_full(score: float | None) -> str:
+    """Format a score for a sentence, with up to two decimals, rounded down: ``69.99``, ``70``."""
+    if score is None:
+        return "–"
+    return f"{Decimal(repr(score)).quantize(_CENT, ROUND_DOWN):f}".rstrip("0").rstrip(".")
 
 
 def owes_immediate_retry(mode: Mode, score: float | None, *, exempt: bool) -> bool:

@@ -14,7 +14,6 @@ from mulligan.policies.failures.failure import (
     failure_record_to_dict,
 )
 from mulligan.policies.failures.memory import RetryMemory
-from mulligan.policies.figures.format import score_in_full
 from mulligan.policies.jobs.job import AttemptPlan, Job
 from mulligan.policies.repair import score as scoring
 from mulligan.policies.repair.instruction import (
@@ -30,6 +29,7 @@ from mulligan.policies.repair.retry import (
     Escalate,
     Retry,
     RetryPolicy,
+    score_in_full,
 )
 from mulligan.policies.value import Json
 

@@ -21,9 +21,8 @@ from mulligan.policies.failures.failure import (
     VerificationResult,
     VerificationStatus,
 )
-from mulligan.policies.figures.format import score_in_full
 from mulligan.policies.jobs.job import EXTERNAL, Decoding, Job, Output, Usage
-from mulligan.policies.repair.retry import PASSING_SCORE, passes
+from mulligan.policies.repair.retry import PASSING_SCORE, passes, score_in_full
 from mulligan.tasks.jobs.attempt import storable
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome, VerificationPending

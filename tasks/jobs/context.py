@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from mulligan.policies.cycles.guardrail import Guardrail
+from mulligan.policies.jobs.exemption import is_exempt
 from mulligan.policies.jobs.job import Decoding, Job, RunnerSpec, VerifierSpec
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.leases import HeldLease
@@ -39,11 +40,13 @@ class AttemptContext:
     holding: Callable[[Lease, float], AbstractContextManager[HeldLease]]
     worker: str
     #: Read for every attempt: exemptions may change while a process runs.
-    exempt_task_types: Container[str] = frozenset()
+    exempt_task_types: Iterable[str] = frozenset()
     #: Returns the tenant of a job, which one of its labels names.
     tenant: Callable[[Job], str | None] = lambda _job: None
     guardrail: Guardrail = field(default_factory=Guardrail)
-    #: Whether the guardrail also applies to each queued job.
+    #: Whether the guardrail applies to each subject, and to each queued job. The retry after a low
+    #: score is mandatory, so both are off by default.
+    guard_subjects: bool = False
     guard_jobs: bool = False
     #: Seconds for which a subject may hold an external attempt.
     external_lease: float = 1800.0
@@ -64,4 +67,4 @@ class AttemptContext:
 
     def is_exempt(self, job: Job) -> bool:
         """Whether this job has no mandatory retry after a low score."""
-        return job.task_type in self.exempt_task_types
+        return is_exempt(job.task_type, self.exempt_task_types)

@@ -8,9 +8,9 @@ from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.policies.cycles.delayed import reformulated
 from mulligan.policies.failures.classify import message_of
 from mulligan.policies.failures.failure import VerificationResult
-from mulligan.policies.figures.format import score_in_full
 from mulligan.policies.jobs.job import Output
 from mulligan.policies.repair import score as scoring
+from mulligan.policies.repair.retry import score_in_full
 from mulligan.tasks.jobs.attempt import SLACK, request_of, requeue_fault, storable
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome, Rechecked

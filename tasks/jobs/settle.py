@@ -100,7 +100,8 @@ def _guarded(
 ) -> str | None:
     """Return the guardrail that forbids another repair loop. A running loop may finish."""
     job = claim.job
-    total = scoring.score(job.verifiers, results)
+    guarded = context.guard_jobs if job.subject is None else context.guard_subjects
+    total = scoring.score(job.verifiers, results) if guarded else None
     if not owes_immediate_retry(claim.plan.mode, total, exempt=context.is_exempt(job)):
         return None
     if job.subject is not None:
@@ -119,8 +120,6 @@ def _guarded(
         )
         steps.append(this_attempt)
         return context.guardrail.exhausted(repair_load(steps, skill=job.task_type))
-    if not context.guard_jobs:
-        return None
     seconds = claim.seconds_used + (output.elapsed_seconds if claim.output is None else 0.0)
     session = RepairLoad(
         loops_of_skill=claim.loops,
@@ -217,7 +216,7 @@ def _facts(
 def _session_note(
     context: AttemptContext, claim: Claim, output: Output | None, cycle: CyclePlan | None
 ) -> SessionNote | None:
-    if claim.job.subject is None:
+    if claim.job.subject is None or not context.guard_subjects:
         return None
     return SessionNote(
         entry=str(claim.lease.entry),

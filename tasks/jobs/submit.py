@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mulligan.policies.cycles.delayed import reformulation_problem
 from mulligan.policies.failures.failure import GIVEN_SCORE
+from mulligan.policies.jobs.exemption import is_exempt
 from mulligan.policies.jobs.job import Job, Workspace
 from mulligan.policies.problem import Problem
 from mulligan.policies.repair.retry import PASSING_SCORE, leaves_room_to_retry
@@ -33,7 +34,7 @@ class JobRules:
     #: Finds every problem of a job's runner, verifiers and workspace.
     check: Check
     prompt_cap: int
-    exempt_task_types: Container[str]
+    exempt_task_types: Iterable[str]
 
     def problems(self, job: Job) -> list[Problem]:
         """Return every reason not to accept a well-formed job."""
@@ -44,7 +45,7 @@ class JobRules:
                 " (prompt_cap in mulligan.toml)"
             )
             found.append(Problem.at("prompt", message, "too_long"))
-        exempt = job.task_type in self.exempt_task_types
+        exempt = is_exempt(job.task_type, self.exempt_task_types)
         if not leaves_room_to_retry(job.policy, exempt=exempt):
             found.append(Problem.at("policy.max_attempts", TOO_FEW_ATTEMPTS))
         return [*found, *_external_problems(job), *self.check(job)]

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mulligan.policies.jobs.exemption import is_exempt
 from mulligan.policies.jobs.job import TERMINAL, Job
 from mulligan.tasks.ports.ledger import Entry, JobView
 from mulligan.workers.ledger import keys
@@ -242,7 +243,7 @@ class Checker:
     def _check_retries(self, view: JobView) -> None:
         """Invariant 2: exactly one immediate retry per eligible low score."""
         cycles = Counter(cycle.source_attempt for cycle in view.cycles)
-        exempt = view.job.task_type in self.world.settings.exempt_task_types
+        exempt = is_exempt(view.job.task_type, self.world.settings.exempt_task_types)
         for attempt in view.attempts:
             n, mode = attempt.plan.number, attempt.plan.mode
             low = attempt.score is not None and attempt.score < 70

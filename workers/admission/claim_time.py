@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mulligan.policies.jobs.exemption import is_exempt
 from mulligan.policies.jobs.job import Job, RunnerSpec
 from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.attempt import SLACK
@@ -89,7 +90,7 @@ def recheck_problem(
 
     Exempt types have no delayed verification.
     """
-    if job.task_type in settings.exempt_task_types:
+    if is_exempt(job.task_type, settings.exempt_task_types):
         return None
     asking = job.delayed_verification.mode == "reformulate"
     timed = [verifier for verifier in verifiers if hasattr(verifier, "longest")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,7 +182,7 @@ def build_intake(
     check: Check,
     blobs: Callable[[], BlobStore],
     models: ContractModels,
-    exempt: Container[str] | None = None,
+    exempt: Iterable[str] | None = None,
 ) -> Intake:
     """Build an intake. ``check`` finds a job's problems; ``blobs`` is called to pack a path."""
 

@@ -14,7 +14,7 @@ from celery.exceptions import Ignore, Retry
 
 from mulligan.policies.failures.failure import FailureRecord, VerificationResult, VerificationStatus
 from mulligan.policies.failures.redaction import redacted_place
-from mulligan.policies.figures.format import score_in_full
+from mulligan.policies.repair.retry import score_in_full
 from mulligan.tasks.jobs.outcome import (
     Outcome,
     Rechecked,

@@ -57,5 +57,7 @@ class RepairLimitSettings(BaseModel):
     guard_window: Seconds = Field(default=5400.0, gt=0)
     guard_loops: int = Field(default=2, ge=1)
     guard_share: float = Field(default=0.25, gt=0, le=1)
-    #: Whether guardrails also apply to jobs from the queue, to each job separately.
+    #: Whether guardrails apply to each subject of external work, and to each job from the queue.
+    #: Without them, every low score gets its retry.
+    guard_subjects: bool = False
     guard_jobs: bool = False

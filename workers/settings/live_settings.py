@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mulligan.tasks.ports.errors import BadInput
@@ -81,14 +81,14 @@ class LiveSettings:
             log.warning("Reloaded from the configuration: %s", ", ".join(changed))
 
 
-class LiveExemptTypes(Container[str]):
+class LiveExemptTypes(Iterable[str]):
     """The current exempt task types."""
 
     def __init__(self, live: LiveSettings) -> None:
         self._live = live
 
-    def __contains__(self, task_type: object) -> bool:
-        return task_type in self._live.current().exempt_task_types
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._live.current().exempt_task_types)
 
 
 def _fingerprint() -> Any:

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from mulligan.policies.jobs.exemption import is_exempt
 from mulligan.policies.jobs.job import Name, PolicySpec, VerifierSpec
 from mulligan.policies.problem import Problem
 from mulligan.policies.repair.retry import leaves_room_to_retry
@@ -110,7 +111,7 @@ def _policy(task: Any, settings: Settings, *, task_type: str) -> Iterator[Proble
     if not isinstance(policy, PolicySpec):
         message = f'must be a mapping such as {{"max_attempts": 4}}, not {policy!r}'
         yield Problem.at("policy", message, "wrong_type")
-    elif not leaves_room_to_retry(policy, exempt=task_type in settings.exempt_task_types):
+    elif not leaves_room_to_retry(policy, exempt=is_exempt(task_type, settings.exempt_task_types)):
         yield Problem.at("policy.max_attempts", TOO_FEW_ATTEMPTS)
 
 

@@ -249,7 +249,10 @@ def test_a_low_delayed_verification_escalates_the_cycle_and_leaves_the_job(
     assert [group.reason for group in context.ledger.groups()] == ["delayed_verification"]
 
 
-def test_the_guardrail_stops_the_third_loop_of_a_skill(api: TestClient) -> None:
+def test_the_guardrail_stops_the_third_loop_of_a_skill(
+    settings: Callable[..., Settings],
+) -> None:
+    api = client_of(open_context(settings(guard_subjects=True)))
     for _ in range(2):
         record(api, seconds=600)
         api.post("/api/attempts", json={"token": next_task(api)["token"], "score": 90})

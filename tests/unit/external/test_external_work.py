@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -407,6 +407,11 @@ def test_a_delayed_verification_may_have_verifiers(school: School) -> None:
 # -- guardrails ------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def guarded(school: School) -> School:
+    return replace(school, context=replace(school.context, guard_subjects=True))
+
+
 def loop(school: School, **fields: Any) -> str:
     """Run one quick repair loop, or record the attempt that a guardrail stopped."""
     job_id = school.record(40, **fields)
@@ -415,29 +420,36 @@ def loop(school: School, **fields: Any) -> str:
     return job_id
 
 
-def test_the_third_loop_of_a_skill_is_escalated(school: School) -> None:
-    done = [loop(school) for _ in range(3)]
-    assert [school.view(job_id).state for job_id in done[:2]] == ["succeeded", "succeeded"]
-    view = school.view(done[2])
+def test_every_low_score_is_repaired_without_guardrails(school: School) -> None:
+    """The retry is mandatory: guardrails are opt-in."""
+    done = [loop(school) for _ in range(5)]
+    assert {school.view(job_id).state for job_id in done} == {"succeeded"}
+    assert all(len(school.view(job_id).cycles) == 1 for job_id in done)
+
+
+def test_the_third_loop_of_a_skill_is_escalated(guarded: School) -> None:
+    done = [loop(guarded) for _ in range(3)]
+    assert [guarded.view(job_id).state for job_id in done[:2]] == ["succeeded", "succeeded"]
+    view = guarded.view(done[2])
     assert (view.state, view.reason, len(view.attempts)) == ("escalated", LOOP_CAP, 1)
     assert (view.cycles[0].status, view.cycles[0].reason) == (CycleStatus.ESCALATED, LOOP_CAP)
     assert view.cycles[0].ended_at is not None
-    assert school.scenario.view(loop(school, task_type="plurals")).state == "succeeded"
-    assert school.scenario.view(loop(school, subject="noa")).reason is None
+    assert guarded.scenario.view(loop(guarded, task_type="plurals")).state == "succeeded"
+    assert guarded.scenario.view(loop(guarded, subject="noa")).reason is None
 
 
-def test_a_new_session_allows_loops_again(school: School) -> None:
+def test_a_new_session_allows_loops_again(guarded: School) -> None:
     for _ in range(2):
-        loop(school)
-    school.scenario.advance(5401)
-    assert school.view(loop(school)).state == "succeeded"
+        loop(guarded)
+    guarded.scenario.advance(5401)
+    assert guarded.view(loop(guarded)).state == "succeeded"
 
 
-def test_the_first_low_score_of_a_fresh_session_is_always_repaired(school: School) -> None:
+def test_the_first_low_score_of_a_fresh_session_is_always_repaired(guarded: School) -> None:
     """No share of the time is used yet, however short the session is."""
-    job_id = school.record(0, seconds=0.001)
-    assert school.next().mode == "immediate_retry"
-    assert school.view(job_id).reason is None
+    job_id = guarded.record(0, seconds=0.001)
+    assert guarded.next().mode == "immediate_retry"
+    assert guarded.view(job_id).reason is None
 
 
 @pytest.mark.parametrize(
@@ -450,34 +462,36 @@ def test_the_first_low_score_of_a_fresh_session_is_always_repaired(school: Schoo
     ],
 )
 def test_repairs_may_take_a_quarter_of_a_session(
-    school: School, repair: float, then: float, state: str
+    guarded: School, repair: float, then: float, state: str
 ) -> None:
-    school.record(40, seconds=100)
-    school.report(school.next(), 90, seconds=repair)
-    job_id = school.record(40, task_type="plurals", seconds=then)
-    view = school.view(job_id)
+    guarded.record(40, seconds=100)
+    guarded.report(guarded.next(), 90, seconds=repair)
+    job_id = guarded.record(40, task_type="plurals", seconds=then)
+    view = guarded.view(job_id)
     assert view.state == state
     assert view.reason == (TIME_SHARE_CAP if state == "escalated" else None)
     if state == "escalated":
         assert view.cycles[0].status is CycleStatus.ESCALATED
 
 
-def test_a_guardrail_forbids_only_loops(school: School) -> None:
+def test_a_guardrail_forbids_only_loops(guarded: School) -> None:
     """A good score and an exempt task type open no loop."""
     for _ in range(2):
-        loop(school)
-    assert school.view(school.record(85)).state == "succeeded"
-    context = attempt_context(school.scenario, exempt_task_types=frozenset({"past_tense"}))
-    job_id = School(school.scenario, context).record(40)
-    assert (school.view(job_id).state, school.view(job_id).cycles) == ("queued", ())
+        loop(guarded)
+    assert guarded.view(guarded.record(85)).state == "succeeded"
+    context = attempt_context(
+        guarded.scenario, exempt_task_types=frozenset({"past_tense"}), guard_subjects=True
+    )
+    job_id = School(guarded.scenario, context).record(40)
+    assert (guarded.view(job_id).state, guarded.view(job_id).cycles) == ("queued", ())
 
 
-def test_a_guardrail_does_not_stop_a_running_loop(school: School) -> None:
+def test_a_guardrail_does_not_stop_a_running_loop(guarded: School) -> None:
     """Given a second loop whose retry fails, the policy decides, not the guardrail."""
-    loop(school)
-    job_id = school.record(40)
-    school.report(school.next(), 40, feedback="still wrong", seconds=0)
-    assert school.view(job_id).state == "queued"
+    loop(guarded)
+    job_id = guarded.record(40)
+    guarded.report(guarded.next(), 40, feedback="still wrong", seconds=0)
+    assert guarded.view(job_id).state == "queued"
 
 
 # -- guardrails of queue jobs ----------------------------------------------------------------------

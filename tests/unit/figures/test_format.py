@@ -69,8 +69,6 @@ def test_a_duration_has_a_fitting_unit(seconds: float, expected: str) -> None:
 
 def test_a_score_is_rounded_down_so_that_it_never_looks_like_a_pass() -> None:
     assert formatter.score(69.9) == formatter.score(69.99999999999999) == "69"
-    shown = [formatter.score_in_full(value) for value in (69.99999999999999, 70.0, 0, 66.5, None)]
-    assert shown == ["69.99", "70", "0", "66.5", "–"]
 
 
 @pytest.mark.parametrize(

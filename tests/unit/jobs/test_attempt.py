@@ -280,9 +280,22 @@ def test_a_well_formed_job_may_exceed_a_limit(fields: dict[str, Any], line: str)
     assert found[0].startswith(line)
 
 
-def test_an_exempt_type_may_have_one_attempt() -> None:
-    job = make_job(task_type="read_aloud", policy={"max_attempts": 1})
-    assert intake().problems(job) == []
+SPELLINGS = ["read_aloud", "read-aloud", "readAloud", "ReadAloud", "READ_ALOUD"]
+
+
+@pytest.mark.parametrize("listed", SPELLINGS)
+@pytest.mark.parametrize("named", SPELLINGS)
+def test_an_exempt_type_may_have_one_attempt(listed: str, named: str) -> None:
+    """However the job and the settings write its name."""
+    job = make_job(task_type=named, policy={"max_attempts": 1})
+    exempting = intake(exempt_task_types=frozenset({"benchmark", listed}))
+    assert exempting.problems(job) == []
+
+
+@pytest.mark.parametrize("named", ["readaloud", "read_aloud_2", "aloud", "reads_aloud"])
+def test_another_name_is_not_exempt(named: str) -> None:
+    job = make_job(task_type=named, policy={"max_attempts": 1})
+    assert len(intake().problems(job)) == 1
 
 
 Change = Callable[[dict[str, Any]], Any]

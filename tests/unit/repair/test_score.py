@@ -6,6 +6,7 @@ import pytest
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import VerifierSpec
+from mulligan.policies.repair.retry import score_in_full
 from mulligan.policies.repair.score import score, succeeded
 
 
@@ -99,3 +100,8 @@ def test_a_score_that_is_nearly_70_is_not_lifted_to_it() -> None:
 def test_a_score_out_of_range_is_refused(points: float) -> None:
     with pytest.raises(ValueError, match="score"):
         check("pass", points=points)
+
+
+def test_a_score_in_a_sentence_is_rounded_down() -> None:
+    shown = [score_in_full(value) for value in (69.99999999999999, 70.0, 0, 66.5, 100, None)]
+    assert shown == ["69.99", "70", "0", "66.5", "100", "–"]

@@ -82,6 +82,7 @@ DEFAULTS: dict[str, Any] = {
     "guard_window": 5400.0,
     "guard_loops": 2,
     "guard_share": 0.25,
+    "guard_subjects": False,
     "guard_jobs": False,
 }
 #: Values other than the defaults, as the environment has them.
