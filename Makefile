@@ -7,7 +7,7 @@ JOBS ?= $(shell echo $$(( $$(nproc) + 1 )))
 # Use the machine's certificates: uv's list does not include company proxies.
 export UV_SYSTEM_CERTS := 1
 
-.PHONY: setup demo picture screenshots test check browser servers bench chaos simulate clean
+.PHONY: setup demo picture gallery screenshots test check browser servers bench chaos simulate clean
 
 setup: .venv/ready
 
@@ -28,6 +28,10 @@ demo: setup
 # The README's picture of the demo, light and dark.
 picture: setup
 	@$(BIN)/python -m benchmarks.demo_picture
+
+# The real failures with their corrected prompts in docs/corrected-prompts.md.
+gallery: setup
+	@$(BIN)/python -m benchmarks.gallery
 
 # The pictures of the page in docs/operations.md.
 screenshots: setup browser
@@ -64,6 +68,7 @@ bench: setup
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.client_start
 	$(BIN)/python -m benchmarks.repair_cost
+	$(BIN)/python -m benchmarks.lean_prompts
 	$(BIN)/python -m benchmarks.reports
 	$(BIN)/python -m benchmarks.listeners
 	$(BIN)/python -m benchmarks.rate_limits

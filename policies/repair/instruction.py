@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mulligan.policies.failures.failure import FailureRecord, Finding
-from mulligan.policies.repair.recipes import FORMAT_EXAMPLES, TYPES, Recipe, recipe_for
+from mulligan.policies.repair.recipes import (
+    DECODER,
+    ENDED,
+    FORMAT_EXAMPLES,
+    SIGNALS,
+    TYPES,
+    Recipe,
+    recipe_for,
+)
 from mulligan.policies.value import Json, Value
 
 #: Longer values are cut: an instruction is a few sentences, whatever the answer was.
@@ -84,20 +92,23 @@ def corrections_of(record: FailureRecord) -> list[Correction]:
 
 
 def _alike(findings: Sequence[Finding]) -> list[tuple[Finding, int]]:
-    """Join findings that differ only in an index, ``$[*].id``, if there are many of them."""
+    """Join many findings that differ only in an index, ``$[*].id``, and messages that repeat."""
     shapes: dict[tuple[Any, ...], dict[Any, Finding]] = {}
     for finding in findings:
         path, code, message = finding.path or "", finding.code, finding.message
         in_json = path.startswith("$")
         shape = _INDEX.sub("[*]", path) if in_json else path
-        key = (shape, code, finding.schema_path) if in_json else (shape, code, message)
+        key = (in_json and shape, code, finding.schema_path if in_json else message)
         shapes.setdefault(key, {}).setdefault((path, message), finding)
     groups = list[tuple[Finding, int]]()
     for (shape, *_), same in shapes.items():
         first = next(iter(same.values()))
         count = sum(finding.count for finding in same.values())
-        if count > MOST_ALIKE:
+        if count > MOST_ALIKE and shape:
             groups.append((first.model_copy(update={"path": shape}), count))
+        elif count > 1 and not shape and first.path:
+            more = f"{first.path} and {count - 1} more"
+            groups.append((first.model_copy(update={"path": more}), 1))
         else:
             groups += [(finding, 1) for finding in same.values()]
     return groups
@@ -108,8 +119,9 @@ def _correction(
 ) -> Correction:
     recipe = recipe_for(record.kind, cause, from_verifier=record.verifier_id is not None)
     words = _words(record, finding, count)
-    # A forbidden text is what the check names, not a part of the answer.
-    lasting = words if recipe.action == "remove_text" else {**words, "actual": ""}
+    lasting = {**words, "place": _words(record, finding, 1)["place"], "message": ""}
+    if recipe.action != "remove_text":  # which names what the check forbids
+        lasting["actual"] = ""
     return Correction(
         recipe,
         fact=_render(recipe.fact, words),
@@ -147,11 +159,12 @@ def one_line(text: str, limit: int = MAX_MESSAGE) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def in_words(value: Json) -> str:
+def in_words(value: Json, *, brackets: bool = False) -> str:
     """Write a value as JSON on one line; the items of a list without brackets."""
     if isinstance(value, str):
         return one_line(json.dumps(value, ensure_ascii=False), MAX_VALUE)
-    if isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
+    plain = isinstance(value, list) and all(isinstance(i, str | int | float) for i in value)
+    if plain and not brackets:
         return one_line(
             ", ".join(json.dumps(item, ensure_ascii=False) for item in value), MAX_VALUE
         )
@@ -162,15 +175,22 @@ def _words(record: FailureRecord, finding: Finding, count: int) -> dict[str, str
     """Return the values of a recipe's placeholders; empty if they are not known."""
     evidence = record.evidence
     place = one_line(_place(finding, evidence), MAX_VALUE)
+    message = one_line(_message(record, finding)).rstrip(" .:;,")
+    actual = _actual(finding, evidence)
+    program = "The program" if evidence.get("argv") else "The last attempt"
+    program = "The check" if record.verifier_id else program
     return {
         "place": f"{place} ({count} times)" if place and count > 1 else place,
         "expected": _expected(finding, evidence),
-        "actual": _actual(finding, evidence),
+        "actual": actual,
         "is": "It is" if count == 1 else "The first is",
         "example": _example(finding),
-        "message": one_line(_message(record, finding)).rstrip(" .:;,"),
+        "message": message,
+        # A message that quotes the value need not be followed by it.
+        "value": "" if actual and actual in message else actual,
         "hint": _hint(finding),
-        "program": "The check" if record.verifier_id else "The program",
+        "found": "A check found an error" if record.verifier_id else ENDED,
+        "program": program,
     }
 
 
@@ -193,8 +213,8 @@ def _first_failed(evidence: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _expected(finding: Finding, evidence: Mapping[str, Json]) -> str:
-    if finding.expected is None and evidence.get("signal") is not None:
-        return f"signal {evidence['signal']}"
+    if finding.expected is None and isinstance(number := evidence.get("signal"), int):
+        return SIGNALS.get(number, f"signal {number}")
     if finding.expected is None and finding.code == "const" and finding.schema_path:
         return "null"
     if finding.expected is None:
@@ -216,7 +236,7 @@ def _actual(finding: Finding, evidence: Mapping[str, Json]) -> str:
     if finding.actual is None:
         # A null that the schema does not allow is an actual value.
         return "null" if finding.code in ("type", "enum", "const") and finding.schema_path else ""
-    shown = in_words(finding.actual)
+    shown = in_words(finding.actual, brackets=True)
     is_string = finding.code == "type" and isinstance(finding.actual, str)
     return f"{shown} (a string)" if is_string else shown
 
@@ -260,9 +280,11 @@ def _message(record: FailureRecord, finding: Finding) -> str:
         tail = record.evidence.get(name)
         if isinstance(tail, str) and tail.strip():
             return tail.strip().splitlines()[-1]
+    if record.evidence.get("argv"):
+        return ""  # the program, its exit code and its signal are named anyway
     decoder = record.evidence.get("decoder")
     if isinstance(decoder, str) and decoder:
-        return decoder
+        return DECODER.get(decoder, decoder)
     failed = {} if record.findings else _first_failed(record.evidence)
     message = str(failed.get("assertion") or failed.get("exception") or finding.message)
     # The classifier writes this where a failure has no message of its own.

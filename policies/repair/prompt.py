@@ -55,6 +55,7 @@ def build_corrected_prompt(
     last_answer: str | None,
     results: Sequence[VerificationResult],
     instruction: RepairInstruction,
+    failure: FailureRecord | None = None,
     worked_before: Sequence[str] = (),
     coercions: Sequence[str] = (),
     becomes_file: bool = False,
@@ -64,6 +65,7 @@ def build_corrected_prompt(
 ) -> str:
     """Build the prompt of the next attempt from the task and the last attempt's errors.
 
+    ``failure``: that of an attempt without results, which raised an exception.
     ``becomes_file``: the answer is the content of a file. ``truncated``: the last one was cut off.
     ``constrained``: the next answer can only be one that fits the contract, so that the prompt
     has no word about its form. ``fresh``: start over, without anything of the last answer.
@@ -71,6 +73,7 @@ def build_corrected_prompt(
     bare = fresh or constrained or not instruction.show_last_answer
     shown = last_answer if not bare and (last_answer or "").strip() else None
     records = [classify_failure(r, source="verify", truncated=truncated) for r in _failed(results)]
+    records = records or ([failure] if failure is not None else [])
     corrections = [each for record in records for each in corrections_of(record)]
     if constrained:
         corrections = [each for each in corrections if not each.recipe.ruled_out]

@@ -122,6 +122,7 @@ def _bound(action: str, words: str, otherwise: str, next_step: str, technique: s
         "",
         next_step,
         technique,
+        requirement=f"[{{place}} {words}.]",
     )
 
 
@@ -187,6 +188,8 @@ _SCHEMA: dict[str, Recipe] = {
         "",
         "Rewrite [{place}|the answer] so that it matches the pattern.",
         "writing the value in the required format",
+        requirement="[{place} must match the pattern {expected}, as {example} does."
+        "|{place} must match the pattern {expected}.]",
     ),
     "format": _format(
         "fix_format",
@@ -195,6 +198,8 @@ _SCHEMA: dict[str, Recipe] = {
         "",
         "Rewrite [{place}|the answer] in the required format.",
         "writing the value in the required format",
+        requirement="[{place} must have the format {expected}, for example {example}."
+        "|{place} must have the format {expected}.]",
     ),
     "multipleOf": _range("must be a multiple of {expected}"),
     "uniqueItems": _format(
@@ -299,7 +304,7 @@ _TESTS["early_exit"] = _TESTS["forged"]
 _COMMANDS: dict[str, Recipe] = {
     "timeout": Recipe(
         "make_it_finish",
-        "[{place}|The last attempt] did not finish in time.",
+        "[{place}|{program}] did not finish in time.",
         "Look for an endless loop, a wait for input or a slow algorithm, and remove it.",
         "Make it finish quickly.",
         "replacing an endless or slow loop",
@@ -321,8 +326,8 @@ _COMMANDS: dict[str, Recipe] = {
     "exit": Recipe(
         "fix_exit",
         "{program}[ {place}] failed[ with {actual}][: {message}].",
-        "Correct what it reports.",
-        "Correct what the check reports.",
+        "[{message:.0}Correct what it reports.|Correct the answer so that it passes.]",
+        "[{message:.0}Correct what the check reports.|Correct the answer.]",
         "following the checker's own message",
     ),
 }
@@ -357,16 +362,16 @@ _REASONING: dict[str, Recipe] = {
     ),
     "pattern": _text(
         "match_pattern",
-        "The answer must match [the pattern {expected}|a pattern][, as {example} does].",
-        _IS,
-        "Do not write the pattern itself. Write an answer that matches it.",
+        "The answer must match [the pattern {expected}|a pattern].[ For example, {example} does.]",
+        "",
+        "Do not write the pattern itself. Write your own answer in that form.",
         "Write an answer that matches the pattern.",
         "writing an answer that matches the pattern",
     ),
     "equality": _text(
         "write_exact_text",
         "The answer must be exactly [this text: {expected}|the required text].",
-        _IS,
+        "",
         "Write nothing before or after it.",
         "Answer with exactly [{expected}|the required text].",
         "writing exactly the required text",
@@ -374,8 +379,8 @@ _REASONING: dict[str, Recipe] = {
     "choice": _text(
         "choose_one_text",
         "The answer must be exactly one of [these: {expected}|the allowed texts].",
-        _IS,
-        "Write only that, with no other words.",
+        "",
+        "Write one of them, with no other words.",
         "Answer with one of the allowed texts.",
         "answering with one of the allowed texts alone",
     ),
@@ -462,7 +467,7 @@ RECIPES: dict[Kind, dict[str, Recipe]] = {
 FALLBACKS: dict[Kind, Recipe] = {
     Kind.SCHEMA_INVALID: _format(
         "fix_value",
-        f"{_VALUE} does not fit the schema[: {{message}}].{_IS}",
+        f"{_VALUE} does not fit the schema[: {{message}}].[ {{is}} {{value}}.]",
         "",
         "Correct [{place}|the answer].",
         "correcting the value that does not fit the schema",
@@ -479,7 +484,7 @@ FALLBACKS: dict[Kind, Recipe] = {
     ),
     Kind.REASONING_ERROR: Recipe(
         "reconsider",
-        "[{place} is|Your last answer is] wrong[: {message}].",
+        "Your last answer is wrong[ in {place}][: {message}].",
         "Read the task again and correct this error.",
         "Correct [{place}|the answer].",
         "reading the task again",
@@ -511,7 +516,7 @@ FALLBACKS: dict[Kind, Recipe] = {
     ),
     Kind.UNKNOWN: Recipe(
         "fix_reported_problem",
-        "[A check found an error in {place}|A check found an error][: {message}].",
+        "{found}[ in {place}][: {message}].",
         "Correct it.",
         "Correct the reported problem.",
         "correcting the reported problem",
@@ -566,3 +571,23 @@ TYPES: dict[str, str] = {
     "object": "an object",
     "string": "a string",
 }
+#: What the messages of Python's JSON decoder mean.
+DECODER: dict[str, str] = {
+    "Expecting value": "a value is missing",
+    "Expecting ',' delimiter": "a comma is missing",
+    "Expecting ':' delimiter": "a colon is missing",
+    "Expecting property name enclosed in double quotes": "a name is not in double quotes",
+    "Extra data": "there is more text after the JSON",
+    "Illegal trailing comma before end of object": "there is a comma before the closing brace",
+    "Illegal trailing comma before end of array": "there is a comma before the closing bracket",
+    "Invalid control character at": "a text contains a line break or a tab",
+    "Invalid \\escape": "a text contains a wrong backslash",
+    "Unterminated string starting at": "a text has no closing quote",
+}
+#: The signals that end programs on every system.
+SIGNALS: dict[int, str] = {
+    2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV",
+    13: "SIGPIPE", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ",
+}  # fmt: skip
+#: An attempt of a user's task that raised an exception.
+ENDED = "The last attempt ended with an error"

@@ -61,6 +61,7 @@ def plan_next(
         last_answer=output.text if output is not None else None,
         results=verdict.results,
         instruction=instruction,
+        failure=verdict.failure,
         worked_before=worked_before,
         coercions=verdict.coercions,
         becomes_file=job.workspace is not None and job.workspace.output_file is not None,

@@ -11,7 +11,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
 from mulligan.policies.failures.classify import message_of
-from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.failures.failure import (
+    FailureRecord,
+    Finding,
+    VerificationResult,
+    VerificationStatus,
+)
 from mulligan.policies.jobs.job import Decoding, Job, Output, VerifierSpec
 from mulligan.policies.repair.free_repair import extract_json
 from mulligan.policies.repair.instruction import RepairInstruction
@@ -96,6 +101,8 @@ class PreviousAttempt:
     coercions: tuple[str, ...] = ()
     #: Whether to start over, without anything of the last answer.
     fresh: bool = False
+    #: That of an attempt without results, which raised an exception.
+    failure: FailureRecord | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,6 +363,7 @@ def read_previous_attempt(view: JobView, number: int) -> PreviousAttempt | None:
         answer=attempt.output.text if attempt.output is not None else None,
         coercions=verdict.coercions,
         fresh=isinstance(verdict.decision, ChangeStrategy),
+        failure=verdict.failure,
     )
 
 
@@ -371,6 +379,7 @@ def correct(prompt: str, job: Job, previous: PreviousAttempt | None) -> str:
         instruction=previous.instruction,
         coercions=previous.coercions,
         fresh=previous.fresh,
+        failure=previous.failure,
     )
 
 

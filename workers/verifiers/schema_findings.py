@@ -88,7 +88,7 @@ def _finding(
     message: str | None = None,
 ) -> Finding:
     return Finding(
-        message=_cut(message or error.message + _closest(error.kind), _MESSAGE_CHARACTERS),
+        message=_cut(message or _closest(error) or error.message, _MESSAGE_CHARACTERS),
         code=error.kind.name,
         path=_cut(json_path(path), _MESSAGE_CHARACTERS),
         schema_path=json_pointer(error.schema_path),
@@ -128,16 +128,23 @@ def _expected(kind: ValidationErrorKind) -> Json:
     return values[0] if len(values) == 1 else None
 
 
-def _closest(kind: ValidationErrorKind) -> str:
+def _closest(error: ValidationError) -> str:
     """Return the errors of the closest alternative, since "none fits" does not help."""
+    kind = error.kind
     if not isinstance(kind, ValidationErrorKind.AnyOf | ValidationErrorKind.OneOfNotValid):
         return ""
     branches = [branch for branch in kind.context if branch]
     if not branches:
         return ""
     nearest = min(branches, key=_distance)
-    errors = "; ".join(f"{json_path(e.instance_path)}: {_cut(e.message, 80)}" for e in nearest[:3])
-    return f" (closest: {errors})"
+    whole = list(error.instance_path)
+    errors = "; ".join(
+        _cut(e.message, 80)
+        if list(e.instance_path) == whole
+        else f"{json_path(e.instance_path)}: {_cut(e.message, 80)}"
+        for e in nearest[:3]
+    )
+    return f"it fits none of the alternatives; the closest says: {errors}"
 
 
 def _distance(branch: list[ValidationError]) -> tuple[bool, int]:

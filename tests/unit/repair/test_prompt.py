@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 
 from mulligan.policies.failures.classify import classify_failure
 from mulligan.policies.failures.failure import Finding, VerificationResult
@@ -89,7 +90,7 @@ This is your last answer. It is not correct yet:
 ```
 
 Already correct. Keep it:
-- the fields name
+- fields: name
 
 What fixed this error before:
 - using exactly the type that the schema asks for
@@ -136,6 +137,45 @@ def test_many_errors_of_one_shape_are_one_line() -> None:
     assert "3." not in prompt
 
 
+def test_one_message_of_several_tests_is_said_once() -> None:
+    same = {"message": "NameError: name 'words' is not defined", "code": "exception"}
+    errors = [{**same, "path": f"t.py::test_{name}"} for name in "abc"]
+    prompt = build(result("pytest.subprocess", errors=errors), contract=None)
+    assert prompt.count("NameError") == 1
+    assert "in t.py::test_a and 2 more: NameError" in prompt
+
+
+def test_all_errors_of_an_exception_are_named() -> None:
+    """Given a pydantic model that refuses a value for two reasons, then both are in the prompt."""
+
+    class Stay(BaseModel):
+        first: int
+        last: int
+
+    with pytest.raises(ValidationError) as refused:
+        Stay.model_validate({"first": "soon"})
+    failure = classify_failure(refused.value, source="task")
+    prompt = build_corrected_prompt(
+        task_text=TASK,
+        contract=None,
+        last_answer='{"first": "soon"}',
+        results=(),
+        instruction=reduce_failure_to_repair(failure),
+        failure=failure,
+    )
+    assert prompt.endswith(
+        """\
+This is your last answer. It is not correct yet:
+```
+{"first": "soon"}
+```
+
+Do this now:
+1. $.first must be a valid integer. It is "soon" (a string).
+2. The field $.last is missing. Add it."""
+    )
+
+
 def test_different_errors_in_one_place_are_all_named() -> None:
     same = {"code": "value_error", "path": "$"}
     errors = [{**same, "message": "the end is before the start"}, {**same, "message": "no name"}]
@@ -180,9 +220,9 @@ def test_an_output_of_one_line_is_not_quoted_again() -> None:
 @pytest.mark.parametrize(
     ("errors", "kept"),
     [
-        ([AGE], "the fields name"),
-        ([{**AGE, "path": "$['town']"}], "the fields name, age"),
-        ([{**AGE, "path": "$.age[0].x"}], "the fields name"),
+        ([AGE], "fields: name"),
+        ([{**AGE, "path": "$['town']"}], "fields: name, age"),
+        ([{**AGE, "path": "$.age[0].x"}], "fields: name"),
         # an error about the whole object may be about any field
         ([AGE, {**AGE, "path": "$"}], None),
     ],
@@ -194,7 +234,7 @@ def test_correct_fields_of_the_contract_are_named(
         result("contract.schema", errors=errors),
         last_answer='```json\n{"name": "A", "age": "31", "town": "B"}\n```',
     )
-    assert (f"- {kept}\n" in prompt) if kept else "the fields" not in prompt
+    assert (f"- {kept}\n" in prompt) if kept else "fields:" not in prompt
 
 
 @pytest.mark.parametrize("last_answer", [None, "", "  \n"])
@@ -324,7 +364,7 @@ FINDINGS = st.builds(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     st.lists(FINDINGS, max_size=40),
     st.none() | st.text(max_size=300).map(lambda text: text * 100),

@@ -1,0 +1,1 @@
+"""Real failures with their corrected prompts: ``docs/corrected-prompts.md``."""
