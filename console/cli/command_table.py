@@ -17,6 +17,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     ),
     Command("run", "Run jobs and wait for them.", "commands.run:run"),
     Command("up", "Start Redis, workers, console and Flower; Ctrl-C stops them.", "commands.up:up"),
+    Command("worker", "Run the workers of one pool until SIGTERM.", "commands.worker:worker"),
     Command("console", "Serve the HTTP API and the page until Ctrl-C.", "commands.console:console"),
     Command("submit", "Submit jobs to the queue and print their ids.", "commands.submit:submit"),
     Group(

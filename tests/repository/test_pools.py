@@ -6,15 +6,21 @@ and each names the file and the change.
 
 from __future__ import annotations
 
-import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
+import flower.options  # noqa: F401 - it declares Flower's options to Tornado
 import pytest
 from support.deploy_files import KUBERNETES, compose, container, documents, of_kind, procfile
+from tornado.options import options
+from typer.main import get_command
 
+from mulligan.console.cli.commands.worker import worker_command
 from mulligan.console.cli.local_services import worker_services
+from mulligan.console.cli.main import create_cli
 from mulligan.workers.celery.broker.queues import (
     POOLS,
     QUEUES,
@@ -26,24 +32,13 @@ from mulligan.workers.celery.broker.queues import (
     pools,
 )
 from mulligan.workers.celery.factory import create_app
-from mulligan.workers.settings.model import Settings
+from mulligan.workers.settings.model import Settings, load_settings
 
 DECLARED = "workers/celery/broker/queues.py"
 #: The services beside the pools.
 BESIDE = ("console", "flower")
 SCALED = [pool.name for pool in POOLS if pool.scalable]
 NAMES = [pool.name for pool in POOLS]
-SLOTS = "N"
-
-
-def commands() -> dict[str, list[str]]:
-    """Return the command of each pool, without the number of slots."""
-    return {pool.name: without_slots(pool.argv()[2:]) for pool in pools(Settings())}
-
-
-def without_slots(argv: Sequence[str]) -> list[str]:
-    place = [*argv].index("-c") + 1
-    return [*argv[:place], SLOTS, *argv[place + 1 :]]
 
 
 def differences(file: str, found: Iterable[str], wanted: Iterable[str]) -> list[str]:
@@ -55,8 +50,8 @@ def differences(file: str, found: Iterable[str], wanted: Iterable[str]) -> list[
 
 
 def same_command(file: str, pool: str, found: Sequence[str]) -> None:
-    wanted = commands()[pool]
-    assert without_slots(found) == wanted, f"{file}: {pool} must run `{shlex.join(wanted)}`"
+    wanted = ["mulligan", "worker", pool]
+    assert list(found) == wanted, f"{file}: {pool} must run `{shlex.join(wanted)}`"
 
 
 # -- the declaration -------------------------------------------------------------------------------
@@ -99,10 +94,40 @@ def test_the_main_queue_is_the_one_with_most_of_the_work(
 # -- the files -------------------------------------------------------------------------------------
 
 
-def test_up_starts_the_pools() -> None:
-    settings = Settings()
+SIZES: list[dict[str, str]] = [
+    {},
+    {"MULLIGAN_ATTEMPT_SLOTS": "3", "MULLIGAN_REPAIR_SLOTS_MAX": "9"},
+    {f"MULLIGAN_{name.upper()}_SLOTS_MAX": "64" for name in SCALED},
+]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=["default", "some", "processes"])
+def test_worker_runs_the_command_that_up_starts(
+    monkeypatch: pytest.MonkeyPatch, sizes: dict[str, str]
+) -> None:
+    """With the sizes of the environment, and with the largest numbers of processes, too."""
+    for name, value in sizes.items():
+        monkeypatch.setenv(name, value)
+    settings = load_settings()
     services = worker_services(settings, create_app(settings))
-    assert {service.name: without_slots(service.argv[2:]) for service in services} == commands()
+    assert {each.name: each.argv for each in services} == {
+        name: worker_command(name) for name in NAMES
+    }
+    for name in SCALED:
+        size = ["-P", "threads", "-c"]
+        if f"MULLIGAN_{name.upper()}_SLOTS_MAX" in sizes:
+            most = sizes[f"MULLIGAN_{name.upper()}_SLOTS_MAX"]
+            size = ["-P", "prefork", f"--autoscale={most},{getattr(settings, f'{name}_slots')}"]
+        place = worker_command(name).index("-P")
+        assert worker_command(name)[place : place + len(size)] == size
+
+
+def test_sizes_in_the_configuration_file_count(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mulligan.toml").write_text("attempt_slots = 5\nattempt_slots_max = 7\n")
+    monkeypatch.chdir(tmp_path)
+    assert "--autoscale=7,5" in worker_command("attempt")
 
 
 def test_the_procfile_runs_the_pools() -> None:
@@ -127,39 +152,52 @@ def test_compose_runs_the_pools() -> None:
         assert f"-d {name}@$$HOSTNAME" in probe, f"docker-compose.yml: the probe of {name}"
 
 
-@pytest.mark.parametrize("file", ["Procfile", "docker-compose.yml"])
-def test_slots_are_read_from_the_settings_variables(file: str) -> None:
-    settings = Settings()
+def test_compose_passes_the_sizes_on() -> None:
+    """A container has only the variables that the file names; those without a value are passed."""
     services = compose()["services"]
-    lines = procfile() if file == "Procfile" else {n: str(s.get("command"))
-                                                   for n, s in services.items()}  # fmt: skip
-    for pool in POOLS:
-        assert pool.name in lines, f"add {pool.name} to {file}"
-        argv = shlex.split(lines[pool.name])
-        slots = argv[argv.index("-c") + 1]
-        if not pool.scalable:
-            assert slots == "1", f"{file}: {pool.name} has one slot"
-            continue
-        variable = f"MULLIGAN_{pool.name.upper()}_SLOTS"
-        found = re.fullmatch(rf"\$\{{{variable}:-(.+)\}}", slots)
-        assert found, f"{file}: -c of {pool.name} must read {variable}"
-        fixed = Settings.model_fields[pool.slots[0]].default_factory is None
-        if fixed:  # each file has another notation for the number of processors
-            assert found[1] == str(getattr(settings, pool.slots[0])), f"{file}: {variable}"
+    for name in SCALED:
+        for variable in (f"MULLIGAN_{name.upper()}_SLOTS", f"MULLIGAN_{name.upper()}_SLOTS_MAX"):
+            environment = services[name]["environment"]
+            assert environment.get(variable, "absent") is None, f"docker-compose.yml: {variable}"
+
+
+def command_lines() -> Iterator[Any]:
+    """Yield every command of the files that run processes, with its place."""
+    for name, line in procfile().items():
+        words = shlex.split(line)
+        yield pytest.param(words[words.index("exec") + 1 :], id=f"Procfile:{name}")
+    for name, service in compose()["services"].items():
+        if name not in ("ledger", "broker"):
+            yield pytest.param(shlex.split(service["command"]), id=f"compose:{name}")
+    for name in of_kind("Deployment"):
+        yield pytest.param(list(container(name)["command"]), id=f"kubernetes:{name}")
+
+
+@pytest.mark.parametrize("argv", command_lines())
+def test_every_command_can_be_parsed(argv: list[str]) -> None:
+    program, *arguments = argv
+    if program == "celery":
+        assert argv[1:5] == ["-A", "mulligan.workers.app", "--quiet", "flower"]
+        for option in argv[5:]:
+            assert option.removeprefix("--").partition("=")[0] in options, option
+        return
+    assert program == "mulligan"
+    group: Any = get_command(create_cli())
+    context = group.make_context(program, arguments)
+    name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+    command.make_context(name, rest, parent=context)
 
 
 def test_kubernetes_runs_the_pools() -> None:
     deployments = of_kind("Deployment")
     assert differences("deploy/kubernetes/", deployments, [*NAMES, *BESIDE]) == []
-    configured = tomllib.loads(of_kind("ConfigMap")["mulligan"]["data"]["mulligan.toml"])
-    sizes = {pool.name: pool.slots for pool in pools(Settings(**configured))}
     (root,) = documents(KUBERNETES / "kustomization.yaml")
     for pool in POOLS:
         file = f"deploy/kubernetes/{pool.name}.yaml"
         assert f"{pool.name}.yaml" in root["resources"], f"add {file} to kustomization.yaml"
         same_command(file, pool.name, container(pool.name)["command"])
-        argv = container(pool.name)["command"]
-        assert argv[argv.index("-c") + 1] == str(sizes[pool.name]), f"{file}: -c"
+    configured = tomllib.loads(of_kind("ConfigMap")["mulligan"]["data"]["mulligan.toml"])
+    assert pools(Settings(**configured))
 
 
 def test_keda_and_disruption_budgets_cover_the_scalable_pools() -> None:

@@ -1,8 +1,8 @@
 """The queues and the worker pools, declared once.
 
-`mulligan up`, the factory, the console and the local threads read them here. The Procfile,
-docker-compose.yml and deploy/kubernetes/ repeat the pools; tests/repository/test_pools.py compares
-them with this file, which does not import Celery.
+`mulligan up`, `mulligan worker`, the factory, the console and the local threads read them here. The
+Procfile, docker-compose.yml and deploy/kubernetes/ run `mulligan worker` for each pool;
+tests/repository/test_pools.py compares them with this file, which does not import Celery.
 """
 
 from __future__ import annotations
