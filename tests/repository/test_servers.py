@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 from support import debian_packages
+from support.backends import BACKENDS
 from support.servers import SERVERS, NamedServer, find, missing, require
 
 
@@ -61,3 +63,10 @@ def test_make_test_gets_the_servers(pytestconfig: pytest.Config) -> None:
     argv = ["make", "--dry-run", "--always-make", "test"]
     done = subprocess.run(argv, cwd=pytestconfig.rootpath, capture_output=True, text=True)
     assert "-m support.debian_packages" in done.stdout
+
+
+def test_the_documentation_lists_every_server_and_backend(pytestconfig: pytest.Config) -> None:
+    text = (pytestconfig.rootpath / "docs" / "reliability.md").read_text("utf-8")
+    (_, _, section) = text.partition("## Servers and what is tested on each")
+    listed = re.findall(r"^\| `([^`]+)`", section.partition("\n## ")[0], re.M)
+    assert listed == [*SERVERS, *map(str, BACKENDS)]
