@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mulligan.policies.failures.command_output import first_error
 from mulligan.policies.failures.failure import FailureRecord, Finding
 from mulligan.policies.repair.recipes import (
     DECODER,
@@ -275,11 +276,9 @@ def _reads_as(text: str, name: Json) -> bool:
 
 
 def _message(record: FailureRecord, finding: Finding) -> str:
-    """Return the most specific line: the end of a command's output, an assertion, the finding."""
-    for name in ("stderr_tail", "stdout_tail"):
-        tail = record.evidence.get(name)
-        if isinstance(tail, str) and tail.strip():
-            return tail.strip().splitlines()[-1]
+    """Return the most specific line: a program's first error, an assertion, the finding."""
+    if error := _program_error(record.evidence):
+        return error
     if record.evidence.get("argv"):
         return ""  # the program, its exit code and its signal are named anyway
     decoder = record.evidence.get("decoder")
@@ -289,3 +288,12 @@ def _message(record: FailureRecord, finding: Finding) -> str:
     message = str(failed.get("assertion") or failed.get("exception") or finding.message)
     # The classifier writes this where a failure has no message of its own.
     return "" if message == f"{record.kind} without a message" else message
+
+
+def _program_error(evidence: Mapping[str, Json]) -> str:
+    """Return a program's own first error, from its whole output or else from the end of it."""
+    error = evidence.get("error")
+    if isinstance(error, str) and error:
+        return error
+    tails = (evidence.get(name) for name in ("stderr_tail", "stdout_tail"))
+    return first_error(*(tail if isinstance(tail, str) else "" for tail in tails))

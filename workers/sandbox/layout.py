@@ -14,6 +14,7 @@ from mulligan.tasks.ports.errors import VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.diff import apply_diff
 from mulligan.workers.sandbox.subprocesses import Limits
+from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.sandbox.workspace import place_answer, private_copy, restore_protected
 
 
@@ -30,6 +31,10 @@ class LaidOutAnswer:
     restored: tuple[str, ...] = ()
     #: Free repairs that made the answer's file; the score penalises them.
     coercions: tuple[Coercion, ...] = ()
+
+    def clean(self, text: str) -> str:
+        """Return a program's output without the paths of this worker."""
+        return WorkerPaths(self.work).clean(text)
 
     @property
     def evidence(self) -> dict[str, Json]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import ClassVar
 
 from pydantic import Field
 
+from mulligan.policies.failures.command_output import first_error
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Seconds
 from mulligan.policies.value import Json, Value
@@ -23,7 +25,8 @@ class CommandSubprocess:
     """Runs argv in a private copy of the workspace, with the answer on stdin.
 
     Without a workspace the directory is empty. Evidence: ``argv``, ``exit_code``, ``signal``,
-    ``timed_out``, ``stderr_tail``, ``stdout_tail`` and ``coercions``, if any.
+    ``timed_out``, ``stderr_tail``, ``stdout_tail``, ``error`` (the program's own first one) and
+    ``coercions``, if any.
     Codes: ``exit_code``, ``signal``, ``timeout``.
     """
 
@@ -73,53 +76,55 @@ class CommandSubprocess:
         return self._result(completed, answer)
 
     def _result(self, completed: Completed, answer: LaidOutAnswer) -> VerificationResult:
-        finding = self._finding(completed)
+        printed = replace(
+            completed, stdout=answer.clean(completed.stdout), stderr=answer.clean(completed.stderr)
+        )
+        error = first_error(printed.stderr, printed.stdout)
+        # Where the program is installed is of no use to a reader, and differs between workers.
+        program, *rest = self.options.argv
+        argv = [PurePath(program).name, *map(answer.clean, rest)]
+        finding = self._finding(printed, argv[0], error)
         return VerificationResult(
             status=VerificationStatus.FAIL if finding else VerificationStatus.PASS,
             verifier_id=self.id,
-            summary=finding.message if finding else f"{self.options.argv[0]} accepts the answer",
-            evidence=self._evidence(completed) | answer.evidence,
+            summary=finding.message if finding else f"{argv[0]} accepts the answer",
+            evidence=_evidence(printed, argv, error if finding else "") | answer.evidence,
             errors=(finding,) if finding else (),
             warnings=answer.warnings,
             elapsed_seconds=completed.elapsed,
         )
 
-    def _evidence(self, completed: Completed) -> dict[str, Json]:
-        return {
-            "argv": list(self.options.argv),
-            "exit_code": completed.exit_code,
-            "signal": completed.signal,
-            "timed_out": completed.timed_out,
-            "stderr_tail": completed.stderr[-_TAIL_CHARACTERS:],
-            "stdout_tail": completed.stdout[-_TAIL_CHARACTERS:],
-        }
-
-    def _finding(self, completed: Completed) -> Finding | None:
-        program, expected = self.options.argv[0], self.options.expect_exit
-        output = _last_lines(completed)
+    def _finding(self, completed: Completed, program: str, error: str) -> Finding | None:
+        reason = f": {error}" if error else ""
         if completed.timed_out:
-            message = f"{program} was stopped after {self.options.timeout:g} s{output}"
+            message = f"{program} was stopped after {self.options.timeout:g} s{reason}"
             return Finding(message=message, code="timeout", path=program)
         if completed.signal is not None:
-            message = f"{program} was killed by {_signal_name(completed.signal)}{output}"
+            message = f"{program} was killed by {_signal_name(completed.signal)}{reason}"
             return Finding(message=message, code="signal", path=program, actual=completed.signal)
-        if completed.exit_code != expected:
-            message = f"{program} exited with code {completed.exit_code}, not {expected}{output}"
-            return Finding(
-                message=message,
-                code="exit_code",
-                path=program,
-                expected=expected,
-                actual=completed.exit_code,
-            )
-        return None
+        expected = self.options.expect_exit
+        if completed.exit_code == expected:
+            return None
+        instead = f" instead of {expected}" if expected else ""
+        return Finding(
+            message=f"{program} exited with code {completed.exit_code}{instead}{reason}",
+            code="exit_code",
+            path=program,
+            expected=expected,
+            actual=completed.exit_code,
+        )
 
 
-def _last_lines(completed: Completed) -> str:
-    """Return the end of the output, where programs give their reason."""
-    text = completed.stderr.strip() or completed.stdout.strip()
-    lines = text.splitlines()[-5:]
-    return ": " + "\n".join(lines)[-500:] if lines else ""
+def _evidence(completed: Completed, argv: list[str], error: str) -> dict[str, Json]:
+    evidence: dict[str, Json] = {
+        "argv": [*argv],
+        "exit_code": completed.exit_code,
+        "signal": completed.signal,
+        "timed_out": completed.timed_out,
+        "stderr_tail": completed.stderr[-_TAIL_CHARACTERS:],
+        "stdout_tail": completed.stdout[-_TAIL_CHARACTERS:],
+    }
+    return evidence | ({"error": error} if error else {})
 
 
 def _signal_name(number: int) -> str:

@@ -127,3 +127,43 @@ def test_tails_and_output_are_capped() -> None:
 def test_secrets_do_not_reach_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODEL_KEY", "sk-secret")
     assert python("import os, sys; sys.exit('MODEL_KEY' in os.environ)").status is PASS
+
+
+def test_the_finding_has_the_programs_own_first_error() -> None:
+    code = "print('a.py:1:8: F401 unused'); print('Found 1 error.'); exit(1)"
+    result = python(code)
+    assert result.evidence["error"] == "a.py:1:8: F401 unused"
+    assert result.errors[0].message.endswith(" exited with code 1: a.py:1:8: F401 unused")
+
+
+def test_the_first_error_is_found_before_the_tail() -> None:
+    code = "print('a.c:1:2: error: no'); print('note\\n' * 5000); print('1 error'); exit(1)"
+    assert python(code).evidence["error"] == "a.c:1:2: error: no"
+
+
+def test_paths_of_the_worker_are_removed(workspace: Workspace) -> None:
+    """Given a program that prints where it runs, then readers see relative paths and no codes."""
+    code = (
+        "import json, os, sys, tempfile, pytest;"
+        "here = os.getcwd();"
+        "print(f'\\x1b[31m{here}/answer.txt:1: error: bad\\x1b[0m\\x00', file=sys.stderr);"
+        "print(here, tempfile.gettempdir(), os.path.expanduser('~/x'), '/srv/bob/x',"
+        " json.__file__, pytest.__file__, sys.executable, sep='\\n', file=sys.stderr);"
+        "json.loads('x')"
+    )
+    result = python(code, text="hi", workspace=workspace)
+    tail = str(result.evidence["stderr_tail"])
+    kept = ["/srv/bob/x"]
+    assert [word for word in tail.split() if word.startswith(("/", '"/'))] == kept
+    lines = tail.splitlines()
+    assert lines[0] == "answer.txt:1: error: bad\N{REPLACEMENT CHARACTER}"
+    assert lines[1:7] == [
+        ".",
+        "tmp",
+        "~/x",
+        "/srv/bob/x",
+        "json/__init__.py",
+        "pytest/__init__.py",
+    ]
+    assert str(result.errors[0].path) == Path(sys.executable).name
+    assert "/" not in str(result.evidence["argv"][0])
