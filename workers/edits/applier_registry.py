@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from typing import cast
 
 from mulligan.policies.suggestions import name_hint
 from mulligan.tasks.ports.appliers import EditApplier
@@ -16,11 +15,15 @@ from mulligan.workers.edits.operations import file_operations as code_ops
 from mulligan.workers.edits.operations import prompt_operations as prompt_ops
 from mulligan.workers.edits.operations import python_operations as python_ops
 from mulligan.workers.edits.operations import run_formatter as formatter
+from mulligan.workers.edits.operations.writing_applier import WritingApplier, as_applier
 
-#: Entry points of this group are named after an operation. Each refers to an ``EditApplier``, or to
-#: a class or function without arguments that returns one.
+#: Entry points of this group are named after an operation. Each refers to an applier, or to a class
+#: or function without arguments that returns one.
 GROUP = "mulligan.appliers"
 _MODULES = (config_ops, prompt_ops, exemplar_ops, code_ops, python_ops, formatter)
+
+
+Applier = EditApplier | WritingApplier
 
 
 class EditApplierRegistry:
@@ -28,12 +31,22 @@ class EditApplierRegistry:
 
     def __init__(
         self,
-        appliers: Iterable[EditApplier] = (),
+        appliers: Iterable[Applier] = (),
         plugins: Callable[[], Iterable[EntryPoint]] = tuple,
     ) -> None:
         """Plug-ins are found at first use and loaded only when an edit names one."""
-        self._appliers = {str(applier.op): applier for applier in appliers}
+        self._appliers: dict[str, EditApplier] = {}
         self._find_plugins = plugins
+        for applier in appliers:
+            self.register(applier)
+
+    def register(self, applier: Applier | type) -> None:
+        """Add an applier, or a class of one: it computes changes, or writes files itself
+        (``validate``, ``apply``, ``rollback``). Raises BadInput if its operation has one."""
+        added = as_applier(applier)
+        if str(added.op) in self._appliers:
+            raise BadInput(f"the operation {str(added.op)!r} has an applier already")
+        self._appliers[str(added.op)] = added
 
     @cached_property
     def _plugins(self) -> dict[str, EntryPoint]:
@@ -60,7 +73,7 @@ class EditApplierRegistry:
 def default_registry() -> EditApplierRegistry:
     """Return a registry of the built-in operations and the installed plug-ins."""
     return EditApplierRegistry(
-        (cast(EditApplier, applier) for module in _MODULES for applier in module.APPLIERS),
+        (applier for module in _MODULES for applier in module.APPLIERS),
         lambda: entry_points(group=GROUP),
     )
 
@@ -69,13 +82,14 @@ def _load(point: EntryPoint) -> EditApplier:
     plugin = f"the plug-in {point.name} ({point.value})"
     try:
         loaded = point.load()
-        applier = loaded() if callable(loaded) else loaded
+        found = loaded() if callable(loaded) else loaded
     except Exception as error:  # a plug-in may raise anything
         text = f"{plugin} cannot be loaded: {type(error).__name__}: {error}"
         raise BadInput(text) from error
-    missing = [name for name in ("op", "validate", "changes") if not hasattr(applier, name)]
-    if missing:
-        raise BadInput(f"{plugin} is not an applier: it has no {' and no '.join(missing)}")
+    try:
+        applier = as_applier(found)
+    except BadInput as error:
+        raise BadInput(f"{plugin}: {error}") from error
     if applier.op != point.name:
         raise BadInput(f"{plugin} has the operation {applier.op!r}; the two names have to be equal")
-    return cast(EditApplier, applier)
+    return applier

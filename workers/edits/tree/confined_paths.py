@@ -25,8 +25,8 @@ RESERVED = frozenset({".git", "git~1", ".mulligan"})
 SETTINGS = "mulligan.toml"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: Folders without suggestions for a mistyped path.
-_UNSEARCHED = RESERVED | {"node_modules", ".venv", "__pycache__"}
+#: Folders without suggestions for a mistyped path, and without files for appliers that write.
+UNSEARCHED = RESERVED | {"node_modules", ".venv", "__pycache__"}
 _MAX_SEARCHED = 5_000
 
 
@@ -161,7 +161,7 @@ def did_you_mean(root: Path, path: str) -> str:
 def _files(root: Path) -> list[str]:
     found: list[str] = []
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in _UNSEARCHED)
+        folders[:] = sorted(name for name in folders if name not in UNSEARCHED)
         found += [str((Path(folder) / name).relative_to(root)) for name in sorted(names)]
         if len(found) > _MAX_SEARCHED:
             break
