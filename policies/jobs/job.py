@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -198,6 +200,31 @@ class OnDone(Value):
         return self
 
 
+@dataclass(frozen=True)
+class Misfit:
+    """Fields of a job that do not fit together, each of which may be well-formed."""
+
+    error: FieldError
+    fields: frozenset[str]
+
+
+def misfits(job: Job) -> Iterator[Misfit]:
+    """Find the fields that do not fit together."""
+
+    def misfit(field: str, message: str, *others: str) -> Misfit:
+        return Misfit(FieldError(field, message), frozenset({field, *others}))
+
+    if (job.prompt is None) == (not job.messages):
+        yield misfit("prompt", "give either a prompt or messages", "messages")
+    if job.messages and job.messages[-1].role != "user":
+        yield misfit("messages", "the last message must be the user's")
+    if (job.runner.kind == EXTERNAL) != (job.subject is not None):
+        message = "a subject and the runner {kind: external} belong together"
+        yield misfit("subject", message, "runner")
+    if job.subject is not None and job.memory_scope != "job":
+        yield misfit("memory_scope", "must be job for external work", "subject")
+
+
 class Message(Value):
     role: Literal["system", "user", "assistant"]
     content: Text
@@ -230,19 +257,9 @@ class Job(Value):
     priority: int = Field(default=5, ge=0, le=9)
 
     @model_validator(mode="after")
-    def _has_a_prompt(self) -> Job:
-        if (self.prompt is None) == (not self.messages):
-            raise FieldError("prompt", "give either a prompt or messages")
-        if self.messages and self.messages[-1].role != "user":
-            raise FieldError("messages", "the last message must be the user's")
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_subject_if_external(self) -> Job:
-        if (self.runner.kind == EXTERNAL) != (self.subject is not None):
-            raise FieldError("subject", "a subject and the runner {kind: external} belong together")
-        if self.subject is not None and self.memory_scope != "job":
-            raise FieldError("memory_scope", "must be job for external work")
+    def _fits_together(self) -> Job:
+        for misfit in misfits(self):
+            raise misfit.error
         return self
 
     @classmethod

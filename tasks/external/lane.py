@@ -26,7 +26,7 @@ from mulligan.policies.repair.retry import PASSING_SCORE, passes, score_in_full
 from mulligan.tasks.jobs.attempt import storable
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.outcome import Outcome, VerificationPending
-from mulligan.tasks.jobs.read_job import read_job
+from mulligan.tasks.jobs.read_job import read_jobs
 from mulligan.tasks.jobs.recheck import end_by_results, judge_again
 from mulligan.tasks.jobs.settle import settle_answer
 from mulligan.tasks.jobs.submit import Intake, submit_jobs
@@ -176,7 +176,7 @@ def record_attempt(
     The job and its answer are stored in one step. A repetition with the same key and content
     changes nothing and returns the same job; it is refused if its content differs.
     """
-    job = _job_of(raw)
+    (job,) = read_jobs([_job_of(raw)], intake.problems, single=True)
     brought = BroughtAttempt(
         token=_token_of(job),
         output=storable(report.output, context.answer_cap),
@@ -195,16 +195,14 @@ def _token_of(job: Job) -> str:
     return sha256(f"report {job.idempotency_key}".encode()).hexdigest()[:32]
 
 
-def _job_of(raw: dict[str, Any]) -> Job:
+def _job_of(raw: dict[str, Any]) -> dict[str, Any]:
     delayed = raw.pop("delayed_verification", None) or {"mode": "reformulate"}
-    return read_job(
-        {
-            **raw,
-            "runner": {"kind": EXTERNAL},
-            "verifiers": [GIVEN_SCORE],
-            "delayed_verification": delayed,
-        }
-    )
+    return {
+        **raw,
+        "runner": {"kind": EXTERNAL},
+        "verifiers": [GIVEN_SCORE],
+        "delayed_verification": delayed,
+    }
 
 
 def report_attempt(context: AttemptContext, lease: Lease, report: ReportedAttempt) -> Outcome:

@@ -6,14 +6,14 @@ well-formed parts are therefore checked inside a job whose other parts are valid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 from pydantic_core import PydanticSerializationError
 
-from mulligan.policies.jobs.job import Job
+from mulligan.policies.jobs.job import Job, misfits
 from mulligan.policies.problem import Problem
 from mulligan.policies.suggestions import nearest_name
 from mulligan.tasks.jobs.validation_errors import problems_of
@@ -33,8 +33,6 @@ _SOUND: dict[str, Any] = {
 }
 #: Replaces a malformed workspace; its directory is not looked up.
 _SOUND_WORKSPACE = {"snapshot": "sha256:-"}
-#: Fields that are only well-formed together.
-_TOGETHER = ("runner", "subject")
 _MOST_VERIFIERS = 50
 
 
@@ -75,10 +73,17 @@ def inspect_job(
     try:
         job = Job.model_validate(raw)
     except ValidationError as error:
-        wrong = problems_of(error, Job, also=also, show_values=show_values)
-        return None, [*wrong, *_missing_prompt(raw, wrong, also), *_problems_of_rest(raw, check)]
+        found = problems_of(error, Job, also=also, show_values=show_values)
+        wrong = [] if _is_misfit(error) else found
+        wrong += _missing_prompt(raw, wrong, also)
+        return None, [*wrong, *_problems_of_rest(raw, wrong, check)]
     unstorable = _unstorable(job)
     return None if unstorable else job, [*unstorable, *check(job)]
+
+
+def _is_misfit(error: ValidationError) -> bool:
+    """Whether every field is well-formed, and only their combination is not."""
+    return all(not item["loc"] for item in error.errors(include_url=False))
 
 
 def _unstorable(job: Job) -> list[Problem]:
@@ -108,37 +113,47 @@ def _missing_prompt(
     return [Problem.at("prompt", f"is required, {either}", "missing")]
 
 
-def _problems_of_rest(raw: Mapping[str, Any], check: Check) -> list[Problem]:
-    job, kept = _well_formed_parts(raw)
-    return [
+def _problems_of_rest(
+    raw: Mapping[str, Any], wrong: Sequence[Problem], check: Check
+) -> list[Problem]:
+    """Return the problems of the well-formed fields, as far as no malformed one matters."""
+    malformed = {str(problem.path[0]) for problem in wrong if problem.path}
+    kept = {name for name in Job.model_fields if name in raw and name not in malformed}
+    job = _well_formed_parts(raw, kept)
+    known = kept | {"verifiers"}
+    together = [
+        Problem(each.error.message, each.error.path)
+        for each in misfits(job)
+        if not each.fields & malformed
+    ]
+    return together + [
         problem
         for problem in check(job)
         if problem.path
-        and problem.path[0] in kept
+        and problem.path[0] in known
         # The allowed combinations of verifiers depend on the runner.
         and not (problem.path == ("verifiers",) and "runner" not in kept)
     ]
 
 
-def _well_formed_parts(raw: Mapping[str, Any]) -> tuple[Job, set[str]]:
-    """Return a job of the well-formed fields, and their names; valid parts replace the rest."""
-    parts, kept = {**_SOUND, "verifiers": _verifiers(raw.get("verifiers"))}, {"verifiers"}
-    if raw.get("messages"):
-        del parts["prompt"]
-        parts["messages"] = [{"role": "user", "content": "-"}]
-    given = [name for name in Job.model_fields if name in raw and name != "verifiers"]
-    together = tuple(name for name in given if name in _TOGETHER)
-    for names in (together, *((name,) for name in given)):
-        if kept.issuperset(names) or ("prompt" in names and "messages" in parts):
-            continue
-        tried = {**parts, **{name: raw[name] for name in names}}
-        with suppress(ValidationError):
-            Job.model_validate(tried)
-            parts = tried
-            kept.update(names)
-    if "workspace" in raw and "workspace" not in kept:
-        parts["workspace"] = _SOUND_WORKSPACE
-    return Job.model_validate(parts), kept
+class _Parts(Job):
+    """A job whose fields need not fit together."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> _Parts:
+        return self
+
+
+def _well_formed_parts(raw: Mapping[str, Any], kept: Collection[str]) -> Job:
+    """Return a job of the well-formed fields; valid parts replace the rest."""
+    sound = dict(_SOUND)
+    if "messages" in raw:
+        del sound["prompt"]
+        sound["messages"] = [{"role": "user", "content": "-"}]
+    if "workspace" in raw:
+        sound["workspace"] = _SOUND_WORKSPACE
+    parts = {name: raw[name] for name in kept}
+    return _Parts.model_validate({**sound, **parts, "verifiers": _verifiers(raw.get("verifiers"))})
 
 
 def _verifiers(raw: Any) -> list[Any]:

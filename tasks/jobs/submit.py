@@ -9,6 +9,7 @@ from mulligan.policies.cycles.delayed import reformulation_problem
 from mulligan.policies.failures.failure import GIVEN_SCORE
 from mulligan.policies.jobs.exemption import is_exempt
 from mulligan.policies.jobs.job import Job, Workspace
+from mulligan.policies.jobs.job_limits import limit_problems
 from mulligan.policies.problem import Problem
 from mulligan.policies.repair.retry import PASSING_SCORE, leaves_room_to_retry
 from mulligan.tasks.jobs.read_job import Check
@@ -48,7 +49,10 @@ class JobRules:
         exempt = is_exempt(job.task_type, self.exempt_task_types)
         if not leaves_room_to_retry(job.policy, exempt=exempt):
             found.append(Problem.at("policy.max_attempts", TOO_FEW_ATTEMPTS))
-        return [*found, *_external_problems(job), *self.check(job)]
+        limits = limit_problems(job)
+        places = {problem.path for problem in limits}  # one problem is enough for each
+        checked = [problem for problem in self.check(job) if problem.path not in places]
+        return [*found, *limits, *_external_problems(job), *checked]
 
 
 TOO_FEW_ATTEMPTS = (

@@ -68,40 +68,60 @@ def check_job(
             resolved.append(resolve_command(spec, settings))
         except BadInput as error:
             found += [problem.below("verifiers", index) for problem in error.problems]
-            resolved.append(VerifierSpec(id="json.object"))
+            resolved.append(_with_some_command(spec))
     found += verifiers.check(resolved, job.workspace)
     found += contract_problems(job, verifiers.models)
-    if not found:
-        found += _time_problems(job, resolved, settings, runners, verifiers)
+    wrong = {problem.path[:2] for problem in found if problem.path}
+    sound = {i: spec for i, spec in enumerate(resolved) if ("verifiers", i) not in wrong}
+    found += _time_problems(
+        job, sound, settings, runners, verifiers, runner=not any(p[0] == "runner" for p in wrong)
+    )
     found += outcome_problems(job, settings)
     if job.workspace is not None:
         found += _check_workspace(job.workspace, settings, local_paths=local_paths)
     return found
 
 
+def _with_some_command(spec: VerifierSpec) -> VerifierSpec:
+    """Return a verifier without a usable command with another one, to check its other options."""
+    rest = {k: v for k, v in spec.model_dump(mode="json").items() if k != "command"}
+    return VerifierSpec.model_validate({**rest, "argv": ["-"]})
+
+
 def _time_problems(
     job: Job,
-    specs: Sequence[VerifierSpec],
+    specs: Mapping[int, VerifierSpec],
     settings: Settings,
     runners: RunnerRegistry,
     verifiers: VerifierRegistry,
+    *,
+    runner: bool,
 ) -> list[Problem]:
-    """Find what takes too long for one claim, in a job without other problems."""
+    """Find what takes too long for one claim.
+
+    ``specs``: the verifiers without other problems, by index. ``runner``: whether the runner has
+    none.
+    """
     from mulligan.workers.admission import claim_time
 
     found: list[Problem] = []
     answer = 0.0
-    try:
-        runner = runners.resolve(job.runner, allow_inline=settings.allow_inline)
-        answer = claim_time.answer_time(job.runner, runner, runners=runners, settings=settings)
-    except BadInput as error:
-        found += error.problems
-    built = [verifiers.build(spec) for spec in specs]
-    for index, verifier in enumerate(built):
+    if runner:
+        try:
+            built = runners.resolve(job.runner, allow_inline=settings.allow_inline)
+            answer = claim_time.answer_time(job.runner, built, runners=runners, settings=settings)
+        except BadInput as error:
+            found += error.problems
+    checks = {index: verifiers.build(spec) for index, spec in specs.items()}
+    for index, verifier in checks.items():
         if problem := claim_time.verifier_problem(verifier, settings=settings):
             found.append(problem.below("verifiers", index))
-    recheck = claim_time.recheck_problem(job, built, answer=answer, settings=settings)
-    return [recheck] if recheck and not found else found
+    if found or not runner or len(checks) < len(job.verifiers):
+        return found
+    recheck = claim_time.recheck_problem(
+        job, list(checks.values()), answer=answer, settings=settings
+    )
+    return [recheck] if recheck else []
 
 
 def outcome_problem(on_done: OnDone, settings: Settings) -> str | None:

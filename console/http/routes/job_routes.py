@@ -182,8 +182,8 @@ def _jobs_of(body: Any) -> tuple[list[Any], bool]:
     if isinstance(body, bytes):
         raise invalid(NOT_JSON)
     try:
-        json.dumps(body, allow_nan=False)
-    except (ValueError, RecursionError):  # a NaN, extreme nesting
+        json.dumps(body)
+    except (ValueError, RecursionError):  # extreme nesting
         raise invalid("body: has a value that cannot be stored as JSON") from None
     jobs = body
     if isinstance(body, dict) and "jobs" in body:

@@ -94,7 +94,7 @@ def test_an_idempotency_key_names_one_job(client: TestClient) -> None:
         (scripted(GOOD, labels={"a": "\ud800"}), ["labels.a: contains half a surrogate pair"]),
         (
             scripted(GOOD, runner={"kind": "scripted", "answers": [float("nan")]}),
-            ["cannot be stored"],
+            ["runner.answers[0]: must be a finite number"],
         ),
     ],
 )
