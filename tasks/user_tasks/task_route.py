@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from mulligan.policies.jobs.job import USER_TASK, Job, RunnerSpec
 from mulligan.policies.value import Json, Value
 
@@ -23,7 +25,7 @@ class TaskRoute(Value):
     kwargs: dict[str, Json]
     mode: TaskMode = "enforce"
     #: Options of the first message that each retry repeats: its chain, chord, links and so on.
-    following: dict[str, Json] = {}
+    following: dict[str, Json] = Field(default_factory=dict)
 
     @property
     def runner(self) -> RunnerSpec:
