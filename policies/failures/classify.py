@@ -90,9 +90,12 @@ def classify_failure(
     """Classify a failed verification, a failure value, an exception, a dict or a text.
 
     Every exception can be classified, even if reading its attributes raises. ``truncated`` says
-    that the token cap cut off the answer. Raise ValueError for a verification that did not fail
-    and for a dict with an unknown ``kind``.
+    that the token cap cut off the answer. A failure of a graph names its node: the item of a loop
+    that failed in its ``attempt``. Raise ValueError for a verification that did not fail, for a
+    dict with an unknown ``kind`` and for a graph without a node.
     """
+    if source == "graph" and not node_id:
+        raise ValueError("a failure of a graph needs its node_id")
     case = _read(payload)
     evidence = _plain_dict(case.evidence)
     # Every role sees the cause in statistics and events: accept names, not sentences.

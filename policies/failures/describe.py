@@ -8,6 +8,11 @@ from mulligan.policies.failures.redaction import redacted_place
 
 def describe_failure(failure: FailureRecord, *, texts: bool = True) -> str:
     """Return kind and place: ``schema_invalid $.age``. Without texts, do not quote answers."""
+    described = _describe(failure, texts=texts)
+    return f"{failure.node_id}: {described}" if failure.source == "graph" else described
+
+
+def _describe(failure: FailureRecord, *, texts: bool) -> str:
     kind, evidence = failure.kind.value, failure.evidence
     if failure.cause == "truncated":
         return f"{kind} truncated"

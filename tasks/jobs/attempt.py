@@ -16,6 +16,8 @@ from mulligan.tasks.jobs.verify import (
     asked_with,
     build_verifiers,
     check_all,
+    ended_by_worker,
+    is_time_limit,
     no_verdict,
     slow_verifiers,
     undone,
@@ -42,6 +44,15 @@ def run_attempt(context: AttemptContext, entry: Entry) -> Outcome:
     if isinstance(claim, ClaimRefused):
         return claim
     context.step("claimed", claim.lease.entry)
+    try:
+        return _attempt(context, claim)
+    except Exception as error:
+        if not is_time_limit(error):
+            raise
+        return ended_by_worker(context, claim)
+
+
+def _attempt(context: AttemptContext, claim: Claim) -> Outcome:
     try:
         runner = context.runner(claim.job.runner)
         verifiers = build_verifiers(context, claim.job)
@@ -79,6 +90,8 @@ def _run(
         except (BlobsUnavailable, CallCancelled) as error:
             return undone(context, claim, error)
         except Exception as error:  # a bug in a runner is a classified failure, too
+            if is_time_limit(error):
+                raise
             return settle_error(context, claim, error, asked)
         context.step("answered", entry)
         output = storable(output, context.answer_cap)

@@ -17,6 +17,8 @@ from mulligan.tasks.jobs.outcome import Outcome, Rechecked
 from mulligan.tasks.jobs.verify import (
     build_verifiers,
     check_all,
+    ended_by_worker,
+    is_time_limit,
     no_verdict,
     undone,
     verification_time,
@@ -122,6 +124,8 @@ def _ask_again(context: AttemptContext, taken: CycleClaim) -> Outcome:
     except (BlobsUnavailable, CallCancelled) as error:
         return undone(context, claim, error)
     except Exception as error:  # without an answer, nothing is proved
+        if is_time_limit(error):
+            return ended_by_worker(context, claim)
         detail = f"delayed verification: {message_of(error)}"[:200]
         return end_cycle(context, taken.lease, None, CycleFailure(detail=detail))
     stored = context.ledger.store_cycle_output(taken.lease, output)

@@ -142,6 +142,31 @@ def undone(
     return after_requeue(context, claim, requeued, str(error))
 
 
+def is_time_limit(error: BaseException) -> bool:
+    """Whether the worker's own soft time limit ended the task. Celery's class is known by name."""
+    return any(base.__name__ == "SoftTimeLimitExceeded" for base in type(error).__mro__)
+
+
+def ended_by_worker(context: AttemptContext, claim: Claim) -> Outcome:
+    """Run an entry again that the worker's soft time limit ended, or escalate.
+
+    The limit says nothing about the answer. A stored answer is not asked for again.
+    """
+    detail = (
+        "the worker's soft time limit ended it: raise --soft-time-limit above the timeout of the"
+        " runner, or lower that timeout"
+    )
+    requeued = context.ledger.requeue(
+        claim.lease,
+        delay=_RETRY_DELAY,
+        detail=detail,
+        counter="time_limits",
+        limit=context.verifier_tries,
+        reason="tool_error",
+    )
+    return after_requeue(context, claim, requeued, detail)
+
+
 def no_verdict(context: AttemptContext, claim: Claim, error: VerifierError | BadInput) -> Outcome:
     """Run a broken verifier again, or escalate: its error is not a failure of the answer."""
     requeued = context.ledger.requeue(

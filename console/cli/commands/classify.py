@@ -14,6 +14,7 @@ from mulligan.console.jobfiles.source_document import read_text
 from mulligan.policies.failures.classify import classify_failure
 from mulligan.policies.failures.failure import (
     FailureRecord,
+    FailureSource,
     Finding,
     VerificationResult,
     failure_record_to_dict,
@@ -32,6 +33,9 @@ def classify(
         str, typer.Argument(metavar="FILE", help="Failure as JSON or text; - is stdin.")
     ],
     attempt: Annotated[int, typer.Option(help="Number of the failed attempt.", min=1)] = 1,
+    node: Annotated[
+        str | None, typer.Option(help="Node of a graph that failed, such as an item of a loop.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Classify a failure and show its signature and repair.
@@ -39,7 +43,7 @@ def classify(
     FILE holds a VerificationResult, a record, {"kind": …}, {"exit_code": …} or plain text.
     """
     text = read_text(file, "<stdin>" if file == "-" else file)
-    record = _record(text, file, attempt)
+    record = _record(text, file, attempt, node)
     instruction, signature = reduce_failure_to_repair(record), explain_signature(record)
     if json:
         screen.emit(
@@ -50,7 +54,8 @@ def classify(
             }
         )
         return
-    screen.say(f"{record.kind}{f' ({record.cause})' if record.cause else ''}", style="bold")
+    place = f"{record.node_id}: " if record.source == "graph" else ""
+    screen.say(f"{place}{record.kind}{f' ({record.cause})' if record.cause else ''}", style="bold")
     screen.say(record.message)
     screen.say()
     screen.say(signature.as_text())
@@ -60,8 +65,9 @@ def classify(
         screen.say(f"  {change}", style="dim")
 
 
-def _record(text: str, file: str, attempt: int) -> Any:
+def _record(text: str, file: str, attempt: int, node: str | None) -> FailureRecord:
     """Classify a payload, or raise BadInput."""
+    source: FailureSource = "task" if node is None else "graph"
     if not text.strip():
         raise BadInput(f"{file}: is empty")
     try:
@@ -70,14 +76,15 @@ def _record(text: str, file: str, attempt: int) -> Any:
         payload = text
     try:
         if not isinstance(payload, dict):
-            return classify_failure(text.strip(), source="task", attempt=attempt)
+            return classify_failure(text.strip(), source=source, attempt=attempt, node_id=node)
         if "classification_signature" in payload:
             return FailureRecord.model_validate(payload)
         if {"status", "verifier_id"} <= payload.keys():
             result = VerificationResult.model_validate(payload)
-            return classify_failure(result, source="verify", attempt=attempt)
+            source = "verify" if node is None else "graph"
+            return classify_failure(result, source=source, attempt=attempt, node_id=node)
         _check_findings(payload)
-        return classify_failure(payload, source="task", attempt=attempt)
+        return classify_failure(payload, source=source, attempt=attempt, node_id=node)
     except ValidationError as error:
         problems = map(problem_of, error.errors())
         raise BadInput(*(f"{file}: {problem}" for problem in problems)) from None

@@ -350,6 +350,13 @@ def test_a_failure_record_is_classified_as_itself() -> None:
     assert again == record
 
 
+def test_classify_names_the_node_of_a_graph() -> None:
+    call = ("classify", "-", "--node", "build", "--attempt", "2")
+    record = json.loads(invoke(*call, "--json", stdin=json.dumps(FAILED)).stdout)["record"]
+    assert (record["source"], record["node_id"], record["attempt"]) == ("graph", "build", 2)
+    assert invoke(*call, stdin="exit code 3").stdout.startswith("build: command_failed")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -25,7 +25,9 @@ from mulligan.policies.failures.failure import (
     failure_record_from_dict,
     failure_record_to_dict,
 )
+from mulligan.policies.failures.memory import RetryMemory
 from mulligan.policies.repair.instruction import reduce_failure_to_repair
+from mulligan.policies.repair.retry import RetryPolicy
 from mulligan.tasks.ports.errors import (
     BadInput,
     MissingBlob,
@@ -403,6 +405,57 @@ def test_a_maximum_length_is_the_cause_even_of_an_answer_that_was_cut_off() -> N
 def test_a_payload_of_another_type_is_refused() -> None:
     with pytest.raises(TypeError, match="int"):
         classify(3)
+
+
+# -- nodes of a graph ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "label", "described", "action"),
+    [
+        (ConnectionError("refused"), "tool_error.connection", "tool_error connection", "ask_again"),
+        (
+            subprocess.CalledProcessError(3, ["make"]),
+            "command_failed.exit",
+            "command_failed exit 3",
+            "fix_exit",
+        ),
+        (
+            {"kind": "missing_context", "message": "parse was not merged"},
+            "missing_context",
+            "missing_context",
+            "use_given_context",
+        ),
+    ],
+)
+def test_the_failure_of_a_node_is_signed_stored_and_instructed(
+    error: object, label: str, described: str, action: str
+) -> None:
+    """As the handbook classifies an executor's error: by the node's attempts, error and id."""
+    record = classify_failure(error, source="graph", attempt=2, node_id="build")
+    assert (record.source, record.node_id, record.attempt) == ("graph", "build", 2)
+    assert record.label == label
+    assert failure_record_from_dict(failure_record_to_dict(record)) == record
+    assert describe_failure(record) == f"build: {described}"
+    assert describe_failure(record, texts=False) == f"build: {described}"
+    assert reduce_failure_to_repair(record).action == action
+    # The same failure of another node belongs to the same group.
+    other = classify_failure(error, source="graph", attempt=1, node_id="test")
+    assert other.classification_signature == record.classification_signature
+
+
+def test_a_node_is_retried_until_its_failure_repeats() -> None:
+    policy, memory, decided = RetryPolicy(max_attempts=9), RetryMemory(), []
+    for attempt in (1, 2, 3):
+        record = classify_failure(OSError("disk"), source="graph", attempt=attempt, node_id="build")
+        decided.append(policy.should_retry(record, memory))
+        memory = memory.record(record)
+    assert decided == [True, True, False]
+
+
+def test_a_failure_of_a_graph_names_its_node() -> None:
+    with pytest.raises(ValueError, match="node_id"):
+        classify_failure(OSError("disk"), source="graph")
 
 
 # -- records --------------------------------------------------------------------------------------
