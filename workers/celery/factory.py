@@ -11,6 +11,7 @@ from typing import Any
 from celery import Celery, signals
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.exceptions import Reject
+from celery.worker import state
 from kombu.entity import Queue
 
 from mulligan.extras import EDIT_PACKAGES, find_missing
@@ -19,7 +20,7 @@ from mulligan.tasks.jobs.read_job import read_jobs
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.jobs.verify import run_verification
-from mulligan.tasks.ports.errors import BadInput, StoreUnavailable
+from mulligan.tasks.ports.errors import BadInput, LedgerRefused, StoreUnavailable
 from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.celery.autoscale import autoscaler
 from mulligan.workers.celery.broker import transport
@@ -196,6 +197,18 @@ def _release_leases_at_shutdown(worker: Any, process: WorkerProcess) -> None:
     worker.wait_for_soft_shutdown = release_leases_first
 
 
+def _may_hold(request: Any, error: StoreUnavailable) -> bool:
+    """Whether a worker keeps a submission that the ledger refuses until it can be stored.
+
+    A broker on the same Redis refuses to take the message back. It would return after the
+    visibility timeout, if it is on record at all.
+    """
+    # Each is an exit code, which may be 0, when the worker stops.
+    codes = (state.should_stop, state.should_terminate)
+    stopping = any(code is not None and code is not False for code in codes)
+    return isinstance(error, LedgerRefused) and not stopping and not request.is_eager
+
+
 def _register(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:
     def attempt(self: StateTask, entry: str) -> str:
         parsed = Entry.parse(entry)
@@ -218,13 +231,15 @@ def _register(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:
         intake = process.services.intake
         raw = {**job, "idempotency_key": key}
         jobs = read_jobs([raw], intake.problems, single=True)
-        try:
-            return submit_jobs(intake, jobs)[0].id
-        except StoreUnavailable as error:
-            # The message is the only copy of the job, so it goes back to the queue, after a pause.
-            log.error("A job stays on %s and will be tried again: %s", SUBMIT_QUEUE, error)  # noqa: TRY400 - not a bug, so no traceback
-            time.sleep(RESUBMIT_SECONDS)
-            raise Reject(error, requeue=True) from error
+        while True:
+            try:
+                return submit_jobs(intake, jobs)[0].id
+            except StoreUnavailable as error:
+                # The message is the only copy of the job: it goes back to the queue, after a pause.
+                log.error("A job stays on %s and will be tried again: %s", SUBMIT_QUEUE, error)  # noqa: TRY400 - not a bug, so no traceback
+                time.sleep(RESUBMIT_SECONDS)
+                if not _may_hold(self.request, error):
+                    raise Reject(error, requeue=True) from error
 
     for name, function in (("attempt", attempt), ("verify", verify), ("recheck", recheck)):
         quiet = errors.quiet(function)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
-from support.fleet import CONTROL, WORK, Fleet, running_fleet
+from support.fleet import CONTROL, WORK, Fleet, running_fleet, wait_for_exit
 from support.jobs import GOOD, WRONG_TYPE, scripted
 from support.redis_server import RedisServer
 from support.waiting import wait_for
 
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.celery.broker.queue_depth import depths
 
 
 def test_nothing_is_lost_when_redis_is_killed_while_two_workers_sweep(tmp_path: Path) -> None:
@@ -89,6 +90,42 @@ def test_a_submission_that_the_ledger_refuses_stays_in_the_broker(tmp_path: Path
             wait_for(lambda: "stays on mulligan.submit" in fleet.logs(), "the refusal in the log")
             ledger.client().config_set("maxmemory", "0")
             wait_for(lambda: fleet.ledger.jobs(), "the job to be accepted")
+    finally:
+        ledger.kill(signal.SIGTERM)
+
+
+def test_a_submission_that_is_taken_from_a_full_broker_is_not_lost(tmp_path: Path) -> None:
+    """Given one full Redis for the broker and the ledger, when a worker takes a message that is the
+    only copy of a job, then it keeps the job until the ledger can store it."""
+    with running_fleet(tmp_path, pools=[CONTROL]) as fleet, fleet.server.client() as client:
+        app = Celery(broker=fleet.server.url, set_as_current=False)
+        wait_for(lambda: app.control.ping(timeout=0.5), "the worker")
+        (worker,) = fleet.stack.children
+        assert worker.process is not None
+        worker.process.send_signal(signal.SIGSTOP)
+        app.send_task("mulligan.submit", queue="mulligan.submit", kwargs=scripted(GOOD))
+        client.config_set("maxmemory", "1kb")
+        worker.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: "stays on mulligan.submit" in fleet.logs(), "the refusal")
+        client.config_set("maxmemory", "0")
+        wait_for(lambda: fleet.ledger.jobs(), "the job to be accepted")
+
+
+def test_a_worker_that_keeps_a_submission_can_be_stopped(tmp_path: Path) -> None:
+    """Given a ledger that refuses, when the worker is stopped, then the broker has the job."""
+    ledger = RedisServer(tmp_path / "ledger")
+    ledger.start()
+    try:
+        with running_fleet(tmp_path, pools=[CONTROL], ledger_url=ledger.ledger_url) as fleet:
+            ledger.client().config_set("maxmemory", "1kb")
+            app = Celery(broker=fleet.server.url, set_as_current=False)
+            app.send_task("mulligan.submit", queue="mulligan.submit", kwargs=scripted(GOOD))
+            wait_for(lambda: "stays on mulligan.submit" in fleet.logs(), "the refusal in the log")
+            (worker,) = fleet.stack.children
+            assert worker.process is not None
+            worker.process.terminate()
+            assert wait_for_exit(worker) == 0
+            assert depths(app, ["mulligan.submit"]) == {"mulligan.submit": 1}
     finally:
         ledger.kill(signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""kombu's Redis transport with two savings, for messages that are only hints.
+"""kombu's Redis transport with two savings, for messages that are only hints, and one repair.
 
 A channel keeps its client: kombu creates a redis.Redis object for every publish, fetch and ack, and
 creating one (it copies a table of some 170 callbacks) costs more than the command it sends.
@@ -7,6 +7,9 @@ A queue declared with ``no_ack`` does without kombu's records of unacknowledged 
 writes each fetched message to a hash and an index and deletes it later, in two transactions, to
 restore what a dead worker held. The ledger does that anyway, and sooner. docs/decisions/0004 has
 the profile.
+
+A full Redis lets a worker take a message but stores no record of it, and kombu drops such a
+message. Here it is delivered without a record.
 """
 
 from __future__ import annotations
@@ -16,9 +19,12 @@ from typing import Any
 
 from kombu import transport
 from kombu.transport import redis, virtual
+from redis.exceptions import OutOfMemoryError
 
 _create_client: Any = redis.Channel._create_client  # kombu is untyped
 _consume: Any = redis.Channel.basic_consume
+_record: Any = redis.QoS.append
+_remember: Any = virtual.QoS.append
 
 
 class Hint(virtual.Message):
@@ -34,9 +40,20 @@ class Hint(virtual.Message):
         self._state = "REQUEUED"
 
 
+class QoS(redis.QoS):
+    """Records unacknowledged messages, if Redis can store that."""
+
+    def append(self, message: Any, delivery_tag: Any) -> None:
+        try:
+            _record(self, message, delivery_tag)
+        except OutOfMemoryError:
+            _remember(self, message, delivery_tag)
+
+
 class Channel(redis.Channel):
     """A channel that keeps its client and does not record hints."""
 
+    QoS = QoS
     _cached_client: Any = None
 
     def _create_client(self, asynchronous: bool = False) -> Any:
