@@ -199,7 +199,7 @@ def _give_back(context: AttemptContext, claim: Claim, delay: float | None) -> No
     """Requeue a task that signalled Celery, or cancel its job if no message will follow."""
     detail = "the task signalled Celery itself"
     if delay is None:
-        context.ledger.cancel(claim.job_id, detail=detail)
+        context.ledger.cancel(claim.job_id, detail=detail, signalled=True)
     else:
         context.ledger.requeue(claim.lease, delay=delay, detail=detail)
 

@@ -74,7 +74,14 @@ def register(app: Celery, notes: Path) -> tuple[Tasks, Tasks]:
     def hopeless(self: Any, drink: str) -> str:
         raise Hopeless(drink)
 
+    def stubborn(self: Any, drink: str) -> str:
+        """Fail until a person has allowed it."""
+        if not (notes / "allowed").exists():
+            raise Hopeless(drink)
+        return drink
+
     own: dict[str, Any] = {}
+    own["stubborn"] = app.task(base=RepairingTask, name="stubborn", shared=False)(stubborn)
     plain: dict[str, Any] = {}
     for name, function in (("please", please), ("politely", join_politely), ("swap", swap)):
         own[name] = app.task(base=RepairingTask, name=name, shared=False)(repaired(function))

@@ -26,6 +26,7 @@ from mulligan.tasks.ports.ledger import (
     Settlement,
     Submission,
 )
+from mulligan.tasks.user_tasks.task_route import task_mode
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.cycle_steps import CycleSteps
 from mulligan.workers.ledger.escalation_steps import EscalationSteps
@@ -79,6 +80,7 @@ class RedisLedger(
             "on_done": job.on_done.queue if job.on_done else None,
             "tenant": rows.tenant_of(job, self._settings) or None,
             "lane": rows.lane_of(job, self._settings),
+            "caller": task_mode(job) == "enforce",
             **self._needs(job, *_bodies(submission.brought)),
             **self._brought_request(submission.brought),
         }
@@ -339,8 +341,10 @@ class RedisLedger(
                 highest[name] = max(highest.get(name, 0.0), float(at))
         return highest
 
-    def cancel(self, job_id: str, *, detail: str = "") -> str:
-        return str(self.calls.one("cancel", self._prefix(job_id), id=job_id, detail=detail)[0])
+    def cancel(self, job_id: str, *, detail: str = "", signalled: bool = False) -> str:
+        prefix = self._prefix(job_id)
+        request = {"id": job_id, "detail": detail, "signalled": signalled}
+        return str(self.calls.one("cancel", prefix, **request)[0])
 
     # -- reading --------------------------------------------------------------------------------
 

@@ -6,16 +6,18 @@ repeats the options of the first one, and its result is the first one's.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, ClassVar, NoReturn
 
+from celery.app.task import get_actual_ignore_result
 from celery.backends.redis import RedisBackend
 from celery.exceptions import Ignore
-from celery.states import READY_STATES
+from celery.states import READY_STATES, RETRY, STARTED
 
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.user_tasks.task_route import TaskMode
 from mulligan.workers.celery.broker.celery_broker import FIRST_HEADER
-from mulligan.workers.celery.state_task import StateTask
+from mulligan.workers.celery.state_task import Corrected, StateTask
 from mulligan.workers.user_tasks.first_message_backend import FirstMessageBackend
 from mulligan.workers.user_tasks.installed_app import settings_of
 from mulligan.workers.user_tasks.messages import FOLLOWING, refuse_to_send
@@ -78,9 +80,11 @@ class CanvasTask(StateTask):
 
     @property
     def backend(self) -> Any:
-        """The result backend. A retry's results are those of the first message."""
-        first = self.request.get(FIRST_HEADER)
-        return FirstMessageBackend(self._results, str(first)) if first else self._results
+        """The result backend. In a delivery, it stores the results of the first message."""
+        request = self.request
+        if self.mode == "observe" or request.is_eager or request.id is None:
+            return self._results
+        return FirstMessageBackend(self._results, self._first_id)
 
     @backend.setter
     def backend(self, value: Any) -> None:
@@ -89,6 +93,21 @@ class CanvasTask(StateTask):
     @property
     def _results(self) -> Any:
         return self._backend or self.app.backend
+
+    @property
+    def _first_id(self) -> str:
+        return str(self.request.get(FIRST_HEADER) or self.request.id)
+
+    def mark_running(self, attempt: int) -> None:
+        """Store that a claimed attempt runs: RETRY, or STARTED if the task or app asks for it."""
+        request = self.request
+        if self.mode == "observe" or request.is_eager or get_actual_ignore_result(self, request):
+            return
+        with suppress(Exception):  # a backend that is away now may be back at the end
+            if attempt > 1:
+                self.backend.mark_running(Corrected(f"attempt {attempt} runs"), RETRY, request)
+            elif self.track_started:
+                self.backend.mark_running({"hostname": request.hostname}, STARTED, request)
 
     def was_reported(self) -> bool:
         """Whether the result is stored. Celery stores it after it has sent what follows.
@@ -100,12 +119,11 @@ class CanvasTask(StateTask):
             return False
         if self.request.chord and isinstance(self._results, RedisBackend):
             return False
-        first = self.request.get(FIRST_HEADER) or self.request.id
-        return self._results.get_state(first) in READY_STATES
+        return self._results.get_state(self._first_id) in READY_STATES
 
     def replace(self, sig: Any) -> Any:
         """Replace the task as Celery does. What replaces a retry has the first message's id."""
-        self.request.id = self.request.get(FIRST_HEADER) or self.request.id
+        self.request.id = self._first_id
         return super().replace(sig)
 
     def on_replace(self, sig: Any) -> Any:

@@ -6,15 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from celery.app.task import Context
+from celery.states import STARTED
 
 #: The methods whose first argument is the id of a task, and that may take its request.
-_STORING = ("store_result", "mark_as_done", "mark_as_failure", "mark_as_retry", "mark_as_revoked")
+_STORING = ("mark_as_done", "mark_as_failure", "mark_as_revoked")
 
 
 class FirstMessageBackend:
-    """A result backend for one retry: it stores everything under the id of the first message.
+    """The result backend of one delivery: it stores everything under the id of the first message.
 
     So a chord counts the first message, errbacks get its id, and `update_state` reaches the caller.
+    Celery's own STARTED and RETRY are not stored: a message that comes twice, or the end of an
+    attempt whose retry was faster, would replace the result. The holder of the claim stores them.
     """
 
     def __init__(self, backend: Any, first: str) -> None:
@@ -24,6 +27,21 @@ class FirstMessageBackend:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._backend, name)
         return self._redirected(found) if name in _STORING else found
+
+    def mark_as_retry(self, *_args: Any, **_options: Any) -> None:
+        """Store nothing."""
+
+    def store_result(
+        self, task_id: str, result: Any, state: str, *more: Any, **options: Any
+    ) -> Any:
+        if state == STARTED:
+            return result
+        store = self._redirected(self._backend.store_result)
+        return store(task_id, result, state, *more, **options)
+
+    def mark_running(self, result: Any, state: str, request: Context) -> None:
+        """Store the state of the attempt that this delivery has claimed."""
+        self._redirected(self._backend.store_result)(self._first, result, state, request=request)
 
     def _redirected(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def store(_task_id: str, *args: Any, **options: Any) -> Any:

@@ -220,7 +220,8 @@ class RepairingTask(CanvasTask):
         """Raise the error of an eager task that was called again often enough."""
         if requeued < _EAGER_TRIES:
             return
-        services.ledger.cancel(entry.job_id, detail="an eager task does not wait for a server")
+        detail = "an eager task does not wait for a server"
+        services.ledger.cancel(entry.job_id, detail=detail, signalled=True)
         raise result.error or Escalated("a verifier reached no verdict")
 
     def _context(self, services: Services) -> AttemptContext:
@@ -343,6 +344,7 @@ class RepairingTask(CanvasTask):
         def call(previous: PreviousAttempt | None) -> Any:
             nonlocal wait
             self.request.update(mulligan_before=previous, mulligan_usage=None)
+            self.mark_running(entry.attempt)
             try:
                 return self._function(*args, **kwargs)
             except RetryCalled as called:

@@ -58,5 +58,8 @@ class JobLedger(Protocol):
     def conflicts(self, submissions: Sequence[Submission]) -> set[str]:
         """Return the ids that ``accept`` would answer with KeyConflict now. Write nothing."""
 
-    def cancel(self, job_id: str, *, detail: str = "") -> str:
-        """Cancel a job. Return its state afterwards, or ``gone``."""
+    def cancel(self, job_id: str, *, detail: str = "", signalled: bool = False) -> str:
+        """Cancel a job. Return its state afterwards, or ``gone``.
+
+        The caller of a user's task is informed, unless the task itself signalled its end to Celery.
+        """

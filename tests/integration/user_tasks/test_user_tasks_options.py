@@ -165,7 +165,7 @@ def test_observing_keeps_autoretry(app: Celery, ledger: RedisLedger) -> None:
         task.apply().get()
     # Celery's default is 3 retries. Each run is one record; the last one has the verdict.
     assert len(ran) == 4
-    assert [view.reason for view in ledger.jobs()] == ["observed", *["cancelled"] * 3]
+    assert [view.reason for view in ledger.jobs()] == ["observed", *["signalled"] * 3]
 
 
 def test_observing_keeps_the_limit_of_self_retry(app: Celery) -> None:

@@ -41,6 +41,7 @@ redis.call('HSET', key, 'body', R.body, 'digest', R.digest, 'task_type', R.task_
 raise_schema(id)
 if given(R.on_done) then redis.call('HSET', key, 'on_done', R.on_done) end
 if given(R.tenant) then redis.call('HSET', key, 'tenant', R.tenant) end
+if given(R.caller) then redis.call('HSET', key, 'caller', 1) end
 redis.call('HSET', attempt_key(id, 1), 'mode', 'initial', 'state', 'queued',
   'queued_at', stamp(NOW), 'runner', R.runner)
 set_state(id, nil, 'queued')

@@ -427,6 +427,13 @@ local function finish(id, old, state, reason, detail, failure)
   return data.escalation
 end
 
+-- A job that ended outside a delivery: if it is a user's task, its message is sent once more. A worker
+-- finds the job finished and reports that to the caller, the chord and the errbacks.
+local function report_to_caller(id)
+  local job = redis.call('HMGET', job_key(id), 'caller', 'attempt')
+  if job[1] then enqueue(attempt_entry(id, job[2]), 'attempt', 5, NOW) end
+end
+
 -- A pending cycle stays open with its job; one without a retry ends at once.
 local function open_cycle(id, n, cycle, reason)
   local key = cycle_key(cycle.id)

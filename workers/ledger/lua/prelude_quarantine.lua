@@ -62,12 +62,13 @@ local function printable(text) return brief((string.gsub(text, '[^\32-\126]', '?
 
 local function quarantine(entry, reason, error, failures)
   local e, row = read_entry(entry)
-  local _, id = parse_intact(entry)
+  local kind, id = parse_intact(entry)
   local name = printable(entry)
   local matters = needed(entry)
   drop_entry(entry)
   if not matters then return end
   local eid = escalate_entry(entry, reason, name .. ': ' .. error)
+  if kind == 'a' then report_to_caller(id) end
   redis.call('HSET', P .. 'escalation:' .. eid, 'entry', name)
   redis.call('ZADD', P .. 'outbox:quarantined', NOW, name)
   redis.call('HSET', P .. 'outbox:quarantine', name, cjson.encode({

@@ -14,7 +14,7 @@ if attempt[1] ~= R.token then return { 'lost' } end
 local entry = attempt_entry(R.id, R.n)
 local jkey = job_key(R.id)
 local job = redis.call('HMGET', jkey, 'state', 'best', 'best_score', 'best_success', 'memory',
-  'priority', 'lane', 'tenant', 'task_type')
+  'priority', 'lane', 'tenant', 'task_type', 'caller')
 redis.call('HSET', key, 'state', 'settled', 'settled_by', R.token, 'token', '',
   'verdict', R.verdict, 'settled_at', stamp(NOW))
 raise_schema(R.id)
@@ -76,6 +76,10 @@ if given(R.session) then
 end
 if TERMINAL[job[1]] then
   retain(R.id) -- so that what was just counted expires with the job
+  if job[10] then -- another message reports the end to the caller
+    redis.call('HSET', key, 'settled_by', '')
+    return { 'lost' }
+  end
   return settled(keep_released(key, attempt[6]))
 end
 

@@ -89,6 +89,7 @@ local function end_overdue(id)
   if job[1] == 'running' then return await_deadline(id, NOW + R.republish_ms) end
   drop_entry(attempt_entry(id, job[2]))
   finish(id, job[1], 'escalated', 'deadline', deadline_passed(fault))
+  report_to_caller(id)
 end
 
 -- Overdue jobs in lanes or parked, and delayed verifications that were never done. Before anything is
