@@ -6,13 +6,13 @@ import os
 import random
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.cycles.guardrail import Guardrail
 from mulligan.policies.jobs.job import Decoding, RunnerSpec, VerifierSpec
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
-from mulligan.tasks.jobs.publish import Publisher
+from mulligan.tasks.jobs.publish import Publisher, log_unreachable
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
@@ -29,6 +29,7 @@ from mulligan.workers.admission.intake import (
 from mulligan.workers.alerts.webhooks import Webhooks
 from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.celery.release_timers import ReleaseTimers
+from mulligan.workers.celery.repeated_lines import RepeatedLines
 from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.crash_points import step
 from mulligan.workers.figures.windows import FigureReader
@@ -94,9 +95,14 @@ def app_services(
     broker = CeleryBroker(
         app, ledger, outcome_problem=lambda target: outcome_problem(target, live.current())
     )
-    publisher = Publisher(ledger=ledger, broker=broker, step=step)
-    if on_unreachable is not None:
-        publisher = replace(publisher, on_unreachable=on_unreachable)
+    lines = RepeatedLines()
+    publisher = Publisher(
+        ledger=ledger,
+        broker=broker,
+        step=step,
+        on_unreachable=on_unreachable
+        or (lambda error: log_unreachable(error) if lines.is_news(str(error)) else None),
+    )
     return build_services(
         settings,
         ledger,

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 _BATCH = 100
 
 
-def _log_unreachable(error: BrokerAway) -> None:
+def log_unreachable(error: BrokerAway) -> None:
     log.warning("The broker takes no messages (%s); the sweep sends them later.", error)
 
 
@@ -38,7 +38,7 @@ class Publisher:
     broker: MessageBroker
     #: Called after an entry was sent and before it is stamped.
     step: Callable[[str, Entry], None] = lambda _name, _entry: None
-    on_unreachable: Callable[[BrokerAway], None] = _log_unreachable
+    on_unreachable: Callable[[BrokerAway], None] = log_unreachable
 
     def publish(self, publications: Sequence[Publication]) -> None:
         """Publish at once. Entries that failed before are sent alone, so that they fail alone."""

@@ -35,6 +35,7 @@ from mulligan.workers.celery.broker.queues import (
 )
 from mulligan.workers.celery.flower_format import REDACTED
 from mulligan.workers.celery.periodic import PERIODIC, register_periodic, scheduler
+from mulligan.workers.celery.repeated_lines import drop_repeated_lines
 from mulligan.workers.celery.scheduler import Scheduler
 from mulligan.workers.celery.state_task import StateTask
 from mulligan.workers.celery.store_errors import StoreErrors
@@ -123,6 +124,7 @@ def _connect_signals(
         if process.settings.broker_url is None:
             log.critical(NO_BROKER)
             raise SystemExit(2)
+        drop_repeated_lines()
         # The workers of `control` need no beat. As a process of its own (-B) it would outlive a
         # worker that is killed.
         instance.prepare_args = lambda **options: {**options, "beat": False}

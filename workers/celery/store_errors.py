@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -12,21 +11,17 @@ from celery.exceptions import Ignore
 
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.errors import StoreUnavailable
+from mulligan.workers.celery.repeated_lines import RepeatedLines
 
 log = logging.getLogger(__name__)
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-#: Seconds between two lines with one text.
-_BETWEEN = 60.0
 
 
 class StoreErrors:
     """Ends tasks quietly. Their messages are only hints: the sweep sends them again."""
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._said: dict[str, float] = {}
+        self._lines = RepeatedLines(clock=clock)
 
     def quiet(self, function: Function) -> Function:
         """Wrap a task's function."""
@@ -43,10 +38,5 @@ class StoreErrors:
 
     def report(self, text: str) -> None:
         """Log a reason, unless it was logged less than a minute ago."""
-        now = self._clock.monotonic()
-        with self._lock:
-            if now - self._said.get(text, float("-inf")) < _BETWEEN:
-                return
-            self._said = {said: at for said, at in self._said.items() if now - at < _BETWEEN}
-            self._said[text] = now
-        log.error("Work is left for later: %s", text)
+        if self._lines.is_news(text):
+            log.error("Work is left for later: %s", text)

@@ -13,6 +13,7 @@ from celery import Celery, signals
 
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.periodic import SWEEP, register_periodic, scheduled
+from mulligan.workers.celery.repeated_lines import drop_repeated_lines
 from mulligan.workers.celery.scheduler import Scheduler
 from mulligan.workers.celery.store_errors import StoreErrors
 from mulligan.workers.celery.worker_process import WorkerProcess
@@ -104,7 +105,9 @@ def _on_finalize(sender: Any, **_: Any) -> None:
 
 def _on_worker_init(instance: Any, **_: Any) -> None:
     """Configure the app before the worker connects."""
-    _on_finalize(instance.app)
+    if (found := _find(instance.app)) is not None:
+        found.configure()
+        drop_repeated_lines()
 
 
 def _on_worker_ready(sender: Any, **_: Any) -> None:
