@@ -33,6 +33,11 @@ COMMANDS: tuple[Command | Group, ...] = (
                 "commands.jobs:watch",
             ),
             Command("cancel", "Cancel a job that has not ended.", "commands.jobs:cancel"),
+            Command(
+                "refused",
+                "List refused submissions and their problems, newest first.",
+                "commands.refused:refused",
+            ),
         ),
     ),
     Group(

@@ -22,6 +22,7 @@ from mulligan.policies.jobs.sweep_health import sweep_health
 from mulligan.policies.suggestions import nearest_name
 from mulligan.tasks.ports.errors import BadInput, MulliganError
 from mulligan.workers.celery.broker.queues import REQUIRED_QUEUES, SUBMIT_QUEUE
+from mulligan.workers.celery.broker.stranded import stranded_messages
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.embedded_redis import EmbeddedRedis, data_folder
 from mulligan.workers.local.home_server import choose_server
@@ -311,3 +312,17 @@ def check_workers(app: Celery, *, expected: bool) -> Iterator[Check]:
         yield fail("queues", f"no worker serves {', '.join(missing)}", fix)
     else:
         yield ok("queues", "every queue is served")
+
+
+def check_submissions(ledger: RedisLedger, app: Celery) -> Iterator[Check]:
+    """Report submissions that were refused, or that no worker will receive."""
+    stranded = stranded_messages(app)
+    if stranded is not None:
+        fix = (
+            f'send mulligan.submit with queue="{SUBMIT_QUEUE}", or set task_routes ='
+            f' {{"mulligan.submit": {{"queue": "{SUBMIT_QUEUE}"}}}} in the app that sends it'
+        )
+        yield warn("submissions", f"{stranded.text}; no worker of mulligan serves it", fix)
+    if refused := ledger.refused_submissions.recent():
+        said = f"{counted(refused, 'submission')} refused in the last hour"
+        yield warn("submissions", said, "`mulligan jobs refused` says why")

@@ -1,4 +1,4 @@
-"""The page of operations: queues, providers, quarantined entries and pauses."""
+"""The page of operations: queues, providers, what was not sent or accepted, and pauses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from mulligan.console.page.render import page
 from mulligan.console.reports.overview import overview
 from mulligan.console.reports.overview_values import Overview
 from mulligan.console.reports.providers import provider_rows
-from mulligan.workers.celery.broker.queues import JOB_QUEUES
+from mulligan.workers.celery.broker.queues import DEFAULT_QUEUE, JOB_QUEUES, SUBMIT_QUEUE
+from mulligan.workers.celery.broker.stranded import stranded_messages
 
 #: The task types of this window are listed.
 _WINDOW = "24h"
 #: Maximum quarantined entries to show, the newest.
 _ENTRIES = 50
+#: Maximum refused submissions to show, the newest.
+_REFUSED = 20
 
 
 def add(router: APIRouter, context: ConsoleContext) -> None:
@@ -39,6 +42,10 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             task_types=sorted({*figures.task_types, *_paused(figures, "task_type")}),
             quarantined=quarantined,
             quarantined_total=len(quarantined) if bound else context.ledger.quarantine.count(),
+            refused=context.ledger.refused_submissions.newest(limit=_REFUSED, tenant=caller.tenant),
+            stranded=None if bound else stranded_messages(context.app),
+            default_queue=DEFAULT_QUEUE,
+            submit_queue=SUBMIT_QUEUE,
             workers=[] if bound else context.ledger.beats.live(now=figures.at),
         )
 

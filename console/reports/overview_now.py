@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,14 @@ from mulligan.policies.jobs.sweep_health import SweepHealth, sweep_health
 from mulligan.tasks.escalations.end_escalations import list_groups
 from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.celery.broker.queue_depth import QueueDepth, waiting
-from mulligan.workers.celery.broker.queues import CONTROL_QUEUE, QUEUES, REQUIRED_QUEUES, main_queue
+from mulligan.workers.celery.broker.queues import (
+    CONTROL_QUEUE,
+    QUEUES,
+    REQUIRED_QUEUES,
+    SUBMIT_QUEUE,
+    main_queue,
+)
+from mulligan.workers.celery.broker.stranded import StrandedMessages, stranded_messages
 from mulligan.workers.ledger.stores.beats import STALE, Beat
 from mulligan.workers.services import Services
 
@@ -49,6 +56,10 @@ class CurrentState:
     dead_webhooks: int = 0
     #: Entries that cannot be sent or read.
     quarantined: int = 0
+    #: Submissions refused within the last hour.
+    submissions_refused: int = 0
+    #: Messages to mulligan on a queue that none of its workers serves.
+    stranded: StrandedMessages | None = None
     #: Why the ledger stores nothing now.
     refused: str | None = None
     #: Seconds since which the ledger answers.
@@ -92,6 +103,8 @@ def read_current_state(
         parked=visible_parked(services, bound_to),
         groups=list_groups(ledger, tenant=tenant, limit=_GROUPS),
         quarantined=0 if bound else ledger.quarantine.count(),
+        submissions_refused=0 if bound else ledger.refused_submissions.recent(),
+        stranded=None if bound else stranded_messages(app),
         dead_webhooks=0 if bound else services.webhooks.deliveries.counts()["dead"],
         refused=str(refused) if refused is not None else None,
         answering_for=ledger.answering_for(),
@@ -188,6 +201,7 @@ def needing_attention(now: CurrentState, *, tenant: str | None) -> tuple[NeedsAt
                 count=now.quarantined,
             )
         )
+    needs += _submissions(now)
     if now.dead_webhooks:
         needs.append(
             NeedsAttention(
@@ -297,3 +311,20 @@ def queue_of(beat: Beat) -> str | None:
 def count_running(now: CurrentState) -> int:
     """Count running tasks of jobs and edits, without those of the control worker."""
     return sum(beat.active for beat in now.beats if queue_of(beat) != CONTROL_QUEUE)
+
+
+def _submissions(now: CurrentState) -> Iterator[NeedsAttention]:
+    if now.stranded is not None:
+        yield NeedsAttention(
+            kind="submissions",
+            title=now.stranded.text,
+            detail=f"no worker of mulligan serves it: send them to the queue {SUBMIT_QUEUE}",
+            count=now.stranded.count,
+        )
+    if now.submissions_refused:
+        yield NeedsAttention(
+            kind="submissions",
+            title=f"{counted(now.submissions_refused, 'submission')} refused in the last hour",
+            detail="their producers must correct them; see Operations",
+            count=now.submissions_refused,
+        )

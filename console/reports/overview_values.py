@@ -29,7 +29,7 @@ class Health:
 class NeedsAttention:
     """Something that a person should look at."""
 
-    kind: Literal["escalations", "breaker", "outbox", "webhooks", "sweep", "fold"]
+    kind: Literal["escalations", "breaker", "outbox", "submissions", "webhooks", "sweep", "fold"]
     #: ``test_failed  write_function``, ``openai-eu open``…
     title: str
     detail: str

@@ -51,6 +51,7 @@ METRICS: dict[str, set[str]] = {
     "mulligan_ledger_round_trips_total": {"worker"},
     "mulligan_ledger_stores": set(),
     "mulligan_outbox_quarantined": set(),
+    "mulligan_submissions_refused": set(),
     "mulligan_ledger_waiting": {"pool"},
     "mulligan_sweep_age_seconds": set(),
     "mulligan_fold_lag_seconds": set(),

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery import Celery, signals
@@ -15,12 +16,13 @@ from celery.worker import state
 from kombu.entity import Queue
 
 from mulligan.extras import EDIT_PACKAGES, find_missing
+from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.jobs.read_job import read_jobs
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.jobs.verify import run_verification
-from mulligan.tasks.ports.errors import BadInput, LedgerRefused, StoreUnavailable
+from mulligan.tasks.ports.errors import BadInput, LedgerRefused, StoreUnavailable, refuse
 from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.celery.autoscale import autoscaler
 from mulligan.workers.celery.broker import transport
@@ -44,6 +46,7 @@ from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.edits.sessions.edit_queue import advance_session
 from mulligan.workers.ledger.connection.calls import SOCKET_TIMEOUT
 from mulligan.workers.local.die_with_parent import kill_with_parent
+from mulligan.workers.services import Services
 from mulligan.workers.settings.model import Settings
 
 log = logging.getLogger(__name__)
@@ -211,6 +214,26 @@ def _may_hold(request: Any, error: StoreUnavailable) -> bool:
     return isinstance(error, LedgerRefused) and not stopping and not request.is_eager
 
 
+_POSITIONAL = Problem("a job's fields are keyword arguments: send kwargs={…}, without args")
+
+
+def accept_message(
+    services: Services, message: str, args: Sequence[Any], job: Mapping[str, Any]
+) -> str:
+    """Accept the job of a message and return its id. A refusal is recorded and raised."""
+    # Without a key, the message's id serves: a redelivery creates no second job.
+    raw = {**job, "idempotency_key": job.get("idempotency_key") or message}
+    try:
+        refuse([_POSITIONAL] if args else [])
+        jobs = read_jobs([raw], services.intake.problems, single=True)
+        return submit_jobs(services.intake, jobs)[0].id
+    except BadInput as error:
+        services.ledger.refused_submissions.note(
+            error.problems, id=message, origin="celery", raw=raw
+        )
+        raise
+
+
 def _register(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:
     def attempt(self: StateTask, entry: str) -> str:
         parsed = Entry.parse(entry)
@@ -227,15 +250,10 @@ def _register(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:
     def edit(session: str) -> str:
         return advance_session(process.services, session)
 
-    def submit_job(self: StateTask, **job: Any) -> str:
-        # Without a key, the message's id serves: a redelivery creates no second job.
-        key = job.get("idempotency_key") or self.request.id
-        intake = process.services.intake
-        raw = {**job, "idempotency_key": key}
-        jobs = read_jobs([raw], intake.problems, single=True)
+    def submit_job(self: StateTask, *args: Any, **job: Any) -> str:
         while True:
             try:
-                return submit_jobs(intake, jobs)[0].id
+                return accept_message(process.services, self.request.id, args, job)
             except StoreUnavailable as error:
                 # The message is the only copy of the job: it goes back to the queue, after a pause.
                 log.error("A job stays on %s and will be tried again: %s", SUBMIT_QUEUE, error)  # noqa: TRY400 - not a bug, so no traceback

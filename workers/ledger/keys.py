@@ -70,6 +70,7 @@ mulligan:{fleet}:edits:open            zset    sessions with a next step
 mulligan:{fleet}:edits:trees           hash    host and root → the session that uses the tree
 mulligan:{fleet}:edits:deltas          list    measured effects, the newest first, capped
 mulligan:{fleet}:configured            zset    digests of the configuration by time of change
+mulligan:{fleet}:refused               zset    refused submissions by time, capped
 mulligan:{fleet}:tokens                hash    id → an API token: its hash, role, tenant, expiry
 mulligan:{fleet}:session:<sha256>      string  a browser session: the id of its token
 ====================================== ======= ==================================================
@@ -284,6 +285,10 @@ def bulks(fleet: str) -> str:
 
 def configured(fleet: str) -> str:
     return f"{fleet}configured"
+
+
+def refused_submissions(fleet: str) -> str:
+    return f"{fleet}refused"
 
 
 def tokens(fleet: str) -> str:

@@ -14,6 +14,7 @@ from mulligan.console.cli.doctor_checks import (
     check_host,
     check_ledger,
     check_parked,
+    check_submissions,
     check_workers,
     fail,
     ok,
@@ -86,6 +87,7 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
             with backend.app.connection_for_read() as connection:
                 connection.ensure_connection(max_retries=1, timeout=3)
             yield ok("broker", without_password(found.broker_url or ""))
+            yield from check_submissions(backend.ledger, backend.app)
             yield from check_workers(backend.app, expected=expected)
     except BadInput as error:
         for problem in error.problems:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from secrets import token_hex
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Header, Query, Response
@@ -18,6 +19,7 @@ from mulligan.console.jobfiles.model_schema import inline_schema
 from mulligan.policies.jobs.job import Job, JobState
 from mulligan.tasks.jobs.read_job import read_jobs
 from mulligan.tasks.jobs.submit import submit_jobs
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.ledger.job_pages import JobFilter
 
@@ -98,9 +100,20 @@ def create_router(context: ConsoleContext) -> APIRouter:
         """
         raws, is_list = _jobs_of(body)
         keyed = [_keyed(raw, key, i if is_list else None) for i, raw in enumerate(raws)]
-        read = read_jobs(keyed, context.services.intake.problems, single=not is_list)
-        jobs = [_owned(context, job, caller, i) for i, job in enumerate(read)]
-        accepted = _accept(context, jobs)
+        try:
+            read = read_jobs(keyed, context.services.intake.problems, single=not is_list)
+            jobs = [_owned(context, job, caller, i) for i, job in enumerate(read)]
+            accepted = _accept(context, jobs)
+        except BadInput as error:
+            context.ledger.refused_submissions.note(
+                error.problems,
+                id=token_hex(8),
+                origin="http",
+                raw=raws[0],
+                by=caller.name,
+                tenant=caller.tenant,
+            )
+            raise
         if not is_list:
             response.headers["Location"] = f"/api/jobs/{accepted[0].id}"
         return SubmitResponse(jobs=accepted)

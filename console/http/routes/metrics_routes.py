@@ -153,6 +153,8 @@ class _Metrics(Collector):
         yield _gauge("waiting_for_version", "Jobs that need workers of a later release.", later)
         quarantined = ledger.quarantine.count()
         yield _gauge("outbox_quarantined", "Entries that cannot be sent or read.", quarantined)
+        refused = ledger.refused_submissions.recent()
+        yield _gauge("submissions_refused", "Submissions refused in the last hour.", refused)
         groups = ledger.groups(limit=_GROUPS)
         yield _gauge("escalations_open", "Open escalations.", sum(group.open for group in groups))
         yield _gauge("escalation_groups_open", "Groups of open escalations.", len(groups))

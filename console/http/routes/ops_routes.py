@@ -23,6 +23,7 @@ from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.celery.broker.queue_depth import depths
 from mulligan.workers.celery.broker.queues import QUEUES, pause_name
 from mulligan.workers.ledger.stores.quarantine import QuarantinedEntry
+from mulligan.workers.ledger.stores.refused_submissions import RefusedSubmission
 
 What = Annotated[
     str,
@@ -66,6 +67,11 @@ class ProviderList(BaseModel):
 class OutboxList(BaseModel):
     #: Quarantined entries, newest first.
     entries: list[QuarantinedEntry]
+
+
+class RefusedList(BaseModel):
+    #: Newest first.
+    submissions: list[RefusedSubmission]
 
 
 class OutboxChange(BaseModel):
@@ -117,6 +123,12 @@ def create_router(context: ConsoleContext) -> APIRouter:
     def providers(caller: Ops) -> ProviderList:
         """List the providers with their limits and faults; none for a tenant's token."""
         return ProviderList(providers=provider_rows(context.services, caller.tenant))
+
+    @router.get("/api/submissions/refused")
+    def refused(caller: Ops, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> RefusedList:
+        """List refused submissions with their problems; a tenant's token sees its own."""
+        found = context.ledger.refused_submissions.newest(limit=limit, tenant=caller.tenant)
+        return RefusedList(submissions=found)
 
     _add_outbox(router, context)
     _add_pauses(router, context)

@@ -23,8 +23,8 @@ NAMES = {
     "mulligan_tokens_total", "mulligan_breaker_state", "mulligan_escalations_open",
     "mulligan_escalation_groups_open", "mulligan_ledger_round_trips_total",
     "mulligan_sweep_age_seconds", "mulligan_fold_lag_seconds", "mulligan_webhook_deliveries",
-    "mulligan_paused", "mulligan_outbox_quarantined", "mulligan_ledger_stores",
-    "mulligan_ledger_waiting",
+    "mulligan_paused", "mulligan_outbox_quarantined", "mulligan_submissions_refused",
+    "mulligan_ledger_stores", "mulligan_ledger_waiting",
     "mulligan_provider_limit", "mulligan_provider_in_flight", "mulligan_parked",
     "mulligan_parked_oldest_seconds", "mulligan_worker_releases", "mulligan_waiting_for_version",
 }  # fmt: skip

@@ -36,7 +36,7 @@ def waiting(app: Celery, queues: Sequence[str]) -> dict[str, QueueDepth]:
 
     Raises OperationalError if the broker cannot be reached.
     """
-    with _connection(app) as connection, connection.channel() as channel:
+    with open_connection(app) as connection, connection.channel() as channel:
         if not hasattr(channel, "priority_steps"):
             return {queue: QueueDepth(depth=_size(connection, channel, queue)) for queue in queues}
         steps: Sequence[int] = channel.priority_steps
@@ -72,7 +72,7 @@ def _sent_at(message: Any) -> float | None:
 
 
 @contextmanager
-def _connection(app: Celery) -> Iterator[Any]:
+def open_connection(app: Celery) -> Iterator[Any]:
     """Connect to the broker, without retries: callers need to know that it cannot be reached."""
     try:
         with app.connection_for_read() as connection:

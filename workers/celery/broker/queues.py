@@ -28,6 +28,10 @@ CONTROL_QUEUE = "control"
 #: Jobs that Celery clients send. A message is the only copy of its job until it is accepted.
 SUBMIT_QUEUE = "mulligan.submit"
 
+#: Where Celery sends a task without a queue. Other apps on the broker may own it, so no worker of
+#: mulligan serves it: it would take and discard their messages.
+DEFAULT_QUEUE = "celery"
+
 #: Queues of attempts and verifications; only these can be paused. Work that has begun comes before
 #: new work: retries, then checks, then first attempts.
 JOB_QUEUES = (REPAIR_QUEUE, VERIFY_QUEUE, ATTEMPT_QUEUE)

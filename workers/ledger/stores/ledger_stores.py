@@ -13,6 +13,7 @@ from mulligan.workers.ledger.stores.config_changes import ConfigChanges
 from mulligan.workers.ledger.stores.event_streams import EventStreams
 from mulligan.workers.ledger.stores.periodic_turns import PeriodicTurns
 from mulligan.workers.ledger.stores.quarantine import Quarantine
+from mulligan.workers.ledger.stores.refused_submissions import RefusedSubmissions
 from mulligan.workers.ledger.stores.tokens import Tokens
 
 
@@ -51,6 +52,13 @@ class LedgerStores(Partitioned):
     @cached_property
     def quarantine(self) -> Quarantine:
         return Quarantine(self.calls, self._prefixes())
+
+    @cached_property
+    def refused_submissions(self) -> RefusedSubmissions:
+        settings = self.settings
+        return RefusedSubmissions(
+            self.calls, prefix=settings.key_prefix, clock=self, kept=settings.retention
+        )
 
     @cached_property
     def tokens(self) -> Tokens:

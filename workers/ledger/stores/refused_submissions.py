@@ -1,0 +1,104 @@
+"""Refused submissions: what was wrong with them, for the ones who operate the fleet.
+
+A Celery message has no caller who reads its refusal, so a log would be its only trace. Problems
+name fields and never quote a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from mulligan.policies.problem import Problem
+from mulligan.tasks.ports.ledger import LedgerClock
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.connection.calls import RedisCalls
+
+Origin = Literal["celery", "http"]
+
+#: Records kept, the newest.
+CAP = 1000
+#: Problems kept of one submission, and characters of each.
+_PROBLEMS = 20
+_LONGEST = 300
+#: Seconds in which a refusal needs attention.
+RECENT = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedSubmission:
+    """One submission of which nothing was stored, and every reason."""
+
+    #: The id of the Celery message, or a random one.
+    id: str
+    origin: Origin
+    #: Who sent it, as far as known: the name of the token.
+    by: str | None = None
+    tenant: str | None = None
+    task_type: str | None = None
+    problems: tuple[str, ...]
+    at: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class RefusedSubmissions:
+    """The record of refused submissions, capped."""
+
+    def __init__(self, calls: RedisCalls, *, prefix: str, clock: LedgerClock, kept: float) -> None:
+        """``kept``: seconds after which a record is deleted."""
+        self._calls = calls
+        self._key = keys.refused_submissions(keys.fleet_prefix(prefix))
+        self._clock = clock
+        self._kept = kept
+
+    def note(
+        self,
+        problems: Sequence[Problem],
+        *,
+        id: str,
+        origin: Origin,
+        raw: Any,
+        by: str | None = None,
+        tenant: str | None = None,
+    ) -> None:
+        """Record a refusal. A redelivery, with the same id and problems, counts once."""
+        task_type = raw.get("task_type") if isinstance(raw, dict) else None
+        said = [_cut(str(problem)) for problem in problems[:_PROBLEMS]]
+        if len(problems) > _PROBLEMS:
+            said.append(f"and {len(problems) - _PROBLEMS:,} more")
+        fields = {
+            "id": id,
+            "origin": origin,
+            "by": by,
+            "tenant": tenant,
+            "task_type": task_type[:200] if isinstance(task_type, str) else None,
+            "problems": said,
+        }
+        now = self._clock.now()
+        self._calls.run("ZADD", self._key, now, json.dumps(fields))
+        self._calls.run("ZREMRANGEBYSCORE", self._key, "-inf", now - self._kept)
+        self._calls.run("ZREMRANGEBYRANK", self._key, 0, -CAP - 1)
+        self._calls.run("EXPIRE", self._key, int(self._kept) + 1)
+
+    def newest(self, *, limit: int = 50, tenant: str | None = None) -> list[RefusedSubmission]:
+        """Return the newest refusals; with a tenant, only those of its tokens."""
+        found = self._calls.run("ZREVRANGE", self._key, 0, CAP - 1, "WITHSCORES")
+        read = (_read(text, float(at)) for text, at in zip(found[::2], found[1::2], strict=True))
+        return [each for each in read if tenant is None or each.tenant == tenant][:limit]
+
+    def recent(self) -> int:
+        """Return how many submissions were refused within the last hour."""
+        return int(self._calls.run("ZCOUNT", self._key, self._clock.now() - RECENT, "+inf"))
+
+
+def _read(text: str, at: float) -> RefusedSubmission:
+    fields = json.loads(text)
+    return RefusedSubmission(**{**fields, "problems": tuple(fields["problems"])}, at=at)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
