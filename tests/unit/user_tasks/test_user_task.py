@@ -242,6 +242,13 @@ def test_other_complaints_and_progress_are_not_a_repeated_failure(errors: list[R
     assert (context.view.state, context.view.reason) == ("escalated", "max_attempts")
 
 
+def test_a_phrase_in_an_exception_does_not_end_the_job() -> None:
+    context = UserWorker()
+    context.deliver(raises(ValueError("unsafe character in filename")))
+    assert (context.view.state, context.view.reason) == ("queued", None)
+    assert "unsafe character" in correct("Name it.", context.job, previous_attempt(context))
+
+
 def test_the_same_repair_again_is_a_repeated_failure() -> None:
     context = UserWorker(policy={"max_attempts": 9})
     for number in (1, 2, 3):
