@@ -1,12 +1,14 @@
-"""Celery's time limits of a user's task, which processes of a prefork pool have."""
+"""A user's prefork worker: Celery's time limits, and the sweep beside its processes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.jobs import failure_of
 from support.user_tasks import UserProject, user_project
+from support.waiting import wait_for
 
 CODE = """
 import os
@@ -19,6 +21,13 @@ from mulligan import RepairingTask, install
 app = Celery("mine", broker=os.environ["BROKER"], backend=os.environ["BROKER"])
 app.conf.worker_send_task_events = True
 install(app, sweep_interval=0.3, lease=60)
+
+
+@app.task
+def hold(folder, number):
+    open(f"{folder}/{number}", "w").close()
+    while not os.path.exists(f"{folder}/go"):
+        time.sleep(0.05)
 
 
 def slow_at_first(self):
@@ -71,3 +80,23 @@ def test_a_task_that_never_ends_in_time_is_escalated(project: UserProject) -> No
         result.get(timeout=50)
     view = project.wait_until_ended(result.id)
     assert (view.state, len(view.attempts)) == ("escalated", 2)
+
+
+def test_the_sweep_needs_neither_a_slot_nor_a_message(project: UserProject, tmp_path: Path) -> None:
+    """Given a worker whose three processes are all busy, then it goes on sweeping, and neither its
+    queue nor its log has a trace of that."""
+    results = [project.send("hold", str(tmp_path), number) for number in range(3)]
+    wait_for(lambda: len(list(tmp_path.iterdir())) == 3, "every process to be busy")
+    with project.server.client() as client:
+        swept: set[str | None] = set()
+
+        def has_swept() -> bool:
+            swept.add(client.get("mulligan:{p00}:swept_at"))
+            return len(swept) > 3
+
+        wait_for(has_swept, "three sweeps")
+        assert client.llen("celery") == client.llen("celery.repair") == 0
+    (tmp_path / "go").touch()
+    for result in results:
+        result.get(timeout=50)
+    assert "mulligan.sweep[" not in (project.stack.home / "logs" / "worker.log").read_text()
