@@ -187,6 +187,9 @@ def check_ledger(ledger: RedisLedger, settings: Settings, *, expected: bool) -> 
     yield _version(info)
     yield _aof(info)
     yield _eviction(info)
+    for wrong in ledger.wrong_types():
+        fix = "find the program that wrote it, rename the key, and restart the workers"
+        yield fail("ledger", wrong, fix)
     yield from _waiting(ledger)
     if expected:
         yield _sweep(ledger, settings)

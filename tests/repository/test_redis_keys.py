@@ -15,10 +15,10 @@ from mulligan.workers.ledger import keys
 ROOT = Path(__file__).resolve().parents[2]
 LUA = ROOT / "workers" / "ledger" / "lua"
 KEYS = ROOT / "workers" / "ledger" / "keys.py"
-#: Functions of keys.py that name a partition, not a key.
+#: Functions of keys.py that name a partition or types, not a key.
 PARTITIONS = {
     "partition_prefix", "fleet_prefix", "partition_name", "partition_prefixes", "partition_of",
-    "prefix_of",
+    "prefix_of", "shared_types",
 }  # fmt: skip
 
 

@@ -81,6 +81,8 @@ An entry is ``a:<job>/<n>`` (an attempt), ``v:<job>/<n>/<i>`` (a verification),
 
 from __future__ import annotations
 
+import re
+
 # Each function takes the prefix of a partition, or of `FLEET`, that `partition_prefix` returns.
 
 #: In the place of a partition: data of the whole fleet.
@@ -94,6 +96,19 @@ def partition_prefix(prefix: str, partition: str) -> str:
 
 def fleet_prefix(prefix: str) -> str:
     return partition_prefix(prefix, FLEET)
+
+
+#: A row of the table above whose key has a fixed name: its place, its names, its type.
+_ROW = re.compile(r"^mulligan:\{(p00|fleet)\}:([\w:]+(?:, [\w:]+)*) +(\w+)  ", re.MULTILINE)
+
+
+def shared_types(prefix: str, partitions: int) -> dict[str, str]:
+    """Return the type of every key that exists once in a partition or in the fleet."""
+    found: dict[str, str] = {}
+    for place, names, kind in _ROW.findall(__doc__ or ""):
+        where = partition_prefixes(prefix, partitions) if place == "p00" else [fleet_prefix(prefix)]
+        found |= {f"{each}{name}": kind for each in where for name in names.split(", ")}
+    return found
 
 
 def partition_name(number: int) -> str:

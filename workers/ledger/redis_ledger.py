@@ -9,7 +9,7 @@ from typing import Any
 from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import EXTERNAL, Decoding, Job, Output
 from mulligan.policies.jobs.routing import queue_of
-from mulligan.tasks.ports.errors import TransportFault
+from mulligan.tasks.ports.errors import LedgerRefused, TransportFault
 from mulligan.tasks.ports.ledger import (
     Accepted,
     BroughtAttempt,
@@ -320,8 +320,13 @@ class RedisLedger(
             "empty": list(empty_queues),
             "limits_digest": self._write_limits(),
         }
-        self._copy_pauses()
-        found = self.calls.many("sweep", [(prefix, request) for prefix in self._prefixes()])
+        try:
+            self._copy_pauses()
+            found = self.calls.many("sweep", [(prefix, request) for prefix in self._prefixes()])
+        except LedgerRefused as error:
+            if "WRONGTYPE" in str(error) and (wrong := self.wrong_types()):
+                raise LedgerRefused(f"the ledger refused: {'; '.join(wrong)}") from error
+            raise
         if any(limits == "unknown" for limits, _ in found):
             self._replace_limits()
         return [rows.publication(text) for _, texts in found for text in texts]

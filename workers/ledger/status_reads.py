@@ -44,6 +44,16 @@ class ParkedEntries:
 class StatusReads(Partitioned):
     """Reads whose round trips grow with the partitions, never with the jobs."""
 
+    def wrong_types(self) -> list[str]:
+        """Return what is wrong with keys that all steps use: another program wrote them."""
+        types = keys.shared_types(self._settings.key_prefix, self._settings.partitions)
+        found = self.calls.types(list(types))
+        return [
+            f"the key {name} is a {kind} instead of a {types[name]}"
+            for name, kind in zip(types, found, strict=True)
+            if kind not in ("none", types[name])
+        ]
+
     def server_info(self) -> Mapping[str, Any]:
         """Return the Redis server's INFO."""
         info: Mapping[str, Any] = self.calls.run("INFO")

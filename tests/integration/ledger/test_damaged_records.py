@@ -208,7 +208,7 @@ def test_a_shared_record_of_another_type_ends_no_entry(new_redis_scenario: Scena
     job_id = scenario.submit()
     scenario.advance(3600)
     replace_by_text(scenario, "paused")
-    with pytest.raises(LedgerRefused, match="WRONGTYPE"):
+    with pytest.raises(LedgerRefused, match="paused is a string"):
         scenario.sweep()
     scenario.ledger.calls.run("DEL", P + "paused")
     assert scenario.swept_entries() == {f"a:{job_id}/1"}

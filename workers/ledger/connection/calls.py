@@ -163,6 +163,10 @@ class RedisCalls:
         others, is a hash without any field of a record."""
         return self._pipeline([("HGETALL", name) for name in names], wrong_type={"": "WRONGTYPE"})
 
+    def types(self, names: Sequence[str]) -> list[str]:
+        """Return the types of several keys in one round trip; ``none`` for a missing one."""
+        return self._pipeline([("TYPE", name) for name in names])
+
     def fields(self, names: Sequence[str], field: str) -> list[str | None]:
         """Read one field of several hashes in one round trip; None where it is missing."""
         return self._pipeline([("HGET", name, field) for name in names])
