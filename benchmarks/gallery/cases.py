@@ -242,6 +242,8 @@ def command(title: str, script: str, answer: str, **options: Any) -> Case:
     )
 
 
+EDIT = "Write a plan of edits that greets with Hello in page.txt."
+PAGE = {"page.txt": "Welcome\nto the page\n"}
 TESTS = (
     code("A failing test",
          'def slug(title):\n    return title.lower().replace(" ", "-")\n'),
@@ -265,6 +267,11 @@ TESTS = (
     command("A command without output", "grep -q '^size' settings.ini\n", "[page]\n"),
     command("A command that does not end", "sleep 30\n", "[page]\n", timeout=1),
     command("A command that is killed", "kill -SEGV $$\n", "[page]\n"),
+    Case(title="An edit that does not apply", prompt=EDIT, verifiers=["edits.plan"], files=PAGE,
+         answer='{"edits": [{"id": "e1", "op": "search_replace", "target": "page.txt", "payload":'
+         ' {"search": "Wellcome", "replace": "Hello"}}]}'),
+    Case(title="Prose instead of a plan of edits", prompt=EDIT, verifiers=["edits.plan"],
+         files=PAGE, answer="I would replace Welcome by Hello."),
 )  # fmt: skip
 
 # -- users' tasks, reports, repeated and constrained attempts --------------------------------------
@@ -283,7 +290,8 @@ OTHER = (
          raised=Repair("the owner must be one person, with a full name", path="$.owner",
                        answer={"decision": "We buy it.", "owner": "the team"})),
     Case(title="A report from outside", prompt="Translate: 'Yesterday I went home.'",
-         reported=ReportedAttempt(score=40, answer="Gestern gehe ich nach Hause.", findings=[
+         reported=ReportedAttempt(score=40, answer="Gestern gehe ich nach Hause.",
+             feedback="Think of the word yesterday.", findings=[
              Finding(message="the verb must be in the past tense", code="tense.past",
                      path="word 2")])),
     Case(title="Every check passes, but the score is low", prompt="Describe the mug in a sentence.",
@@ -308,8 +316,8 @@ SECTIONS = (
     Section("JSON", "The answer should be JSON, checked by `json.object`.", JSON),
     Section("The contract", "The JSON should fit a schema, checked by `contract.schema`.", SCHEMA),
     Section("Text", "The answer is checked by `text.match`.", TEXT),
-    Section("Tests and commands", "The answer is a file, checked by `pytest.subprocess` or"
-            " `command.subprocess`.", TESTS),
+    Section("Tests, commands and edits", "The answer is a file, checked by `pytest.subprocess` or"
+            " `command.subprocess`, or a plan of edits, checked by `edits.plan`.", TESTS),
     Section("Tasks, reports and repeated attempts", "Users' own Celery tasks, external work, and"
             " what changes from the second failure on.", OTHER),
 )  # fmt: skip

@@ -238,6 +238,16 @@ _SCHEMA["missing_key"] = Recipe(
     "Add [{place}|the missing field].",
     "adding the missing field",
 )
+_SCHEMA["not_a_plan"] = Recipe(
+    "write_plan",
+    "Your last answer is not a plan of edits.",
+    "Write YAML or JSON with a list of `edits`, each with `id`, `op`, `target` and `payload`, and"
+    " no other words.",
+    "Write a plan with a list of edits.",
+    "writing only the plan of edits",
+    whole=True,
+    temperature=_COOLER,
+)
 _SCHEMA["unevaluatedProperties"] = _SCHEMA["additionalProperties"]
 
 # -- tests and commands ---------------------------------------------------------------------------
@@ -452,6 +462,8 @@ _MISSING: dict[str, Recipe] = {
         "copying the lines of the file exactly",
     ),
 }
+
+_MISSING["apply_error"] = _MISSING["does_not_apply"]
 
 #: By kind and finer cause. A cause that has no row of its own falls back to its kind's.
 RECIPES: dict[Kind, dict[str, Recipe]] = {

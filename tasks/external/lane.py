@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from secrets import token_hex
@@ -101,14 +101,16 @@ class ReportedAttempt:
             summary=self.feedback or f"reported score {score_in_full(self.score)}",
             score=self.score,
             evidence={} if passed else {"kind": "reasoning_error"},
-            errors=() if passed else tuple(self.findings) or (self._feedback_finding(),),
+            errors=() if passed else (*self.findings, *self._feedback()),
         )
 
-    def _feedback_finding(self) -> Finding:
-        message = (
-            self.feedback or f"the score {score_in_full(self.score)} is below {PASSING_SCORE:g}"
-        )
-        return Finding(message=message, code="feedback")
+    def _feedback(self) -> Iterator[Finding]:
+        """Yield what was wrong in words; without any, that the score is too low."""
+        if self.feedback and self.feedback not in [each.message for each in self.findings]:
+            yield Finding(message=self.feedback, code="feedback")
+        elif not self.findings:
+            low = f"the score {score_in_full(self.score)} is below {PASSING_SCORE:g}"
+            yield Finding(message=low, code="feedback")
 
 
 class NotCounted(BadInput):

@@ -133,6 +133,8 @@ class OpenAIRunner:
     def __init__(self, options: OpenAIOptions, fallbacks: tuple[OpenAIRunner, ...] = ()) -> None:
         self._options = options
         self._fallbacks = fallbacks
+        #: Whether the server has answered only without a schema.
+        self._refuses_schemas = False
         self.provider = urlsplit(options.base_url).netloc
         self.defaults = RunnerDefaults(
             timeout=options.timeout,
@@ -183,7 +185,9 @@ class OpenAIRunner:
 
     def constrains(self, decoding: Decoding) -> bool:
         """Return whether a constrained attempt sends the job's JSON Schema to the server."""
-        return decoding.constrained and self._asked(decoding)._options.constrain == "json_schema"
+        asked = self._asked(decoding)
+        sends = asked._options.constrain == "json_schema" and not asked._refuses_schemas
+        return decoding.constrained and sends
 
     def answer(self, request: Request) -> Output:
         if blocked("openai"):
@@ -244,7 +248,7 @@ class OpenAIRunner:
         import openai
 
         try:
-            return openai_client.within(seconds, _complete_with_or_without_format(body, call))
+            return openai_client.within(seconds, self._complete_with_or_without_format(body, call))
         except (TimeoutError, openai.APITimeoutError):
             reason = f"no answer within {seconds:g} s"
         except openai.APIStatusError as error:
@@ -255,20 +259,21 @@ class OpenAIRunner:
             reason = f"connection failed: {call.scrub(text)}"
         raise TransportFault(f"{call.base_url}: {reason}", provider=call.provider)
 
+    async def _complete_with_or_without_format(
+        self, body: dict[str, Any], call: ProviderCall
+    ) -> openai_client.Response:
+        """Call once; again without ``response_format`` only if the server may not support it."""
+        import openai
 
-async def _complete_with_or_without_format(
-    body: dict[str, Any], call: ProviderCall
-) -> openai_client.Response:
-    """Call once; again without ``response_format`` only if the server may not support it."""
-    import openai
-
-    try:
-        return await openai_client.complete(call.base_url, call.secret, body)
-    except openai.APIStatusError as error:
-        if "response_format" not in body or not _refusal(error).rejects_the_request:
-            raise
-    plain = {key: value for key, value in body.items() if key != "response_format"}
-    return await openai_client.complete(call.base_url, call.secret, plain)
+        try:
+            return await openai_client.complete(call.base_url, call.secret, body)
+        except openai.APIStatusError as error:
+            if "response_format" not in body or not _refusal(error).rejects_the_request:
+                raise
+        plain = {key: value for key, value in body.items() if key != "response_format"}
+        response = await openai_client.complete(call.base_url, call.secret, plain)
+        self._refuses_schemas = True
+        return response
 
 
 def _refusal(error: Any) -> ProviderRefusal:

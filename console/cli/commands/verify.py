@@ -81,5 +81,7 @@ def _print(job: Job, verdict: Verdict, following: AttemptPlan | None, *, next_pr
             screen.say(f"instruction: {verdict.instruction.prompt_suffix}")
     if next_prompt and following is not None and following.prompt is not None:
         screen.say()
+        if following.prompt == job.task_text:
+            screen.say("the prompt stays the same: only the decoding changes")
         names = ("first prompt", "corrected prompt")
         print_diff(diff_lines(job.task_text, following.prompt, names=names))

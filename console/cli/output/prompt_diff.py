@@ -19,12 +19,20 @@ def print_diff(lines: Iterable[str], *, indent: str = "") -> None:
 
 
 def print_repair(views: Sequence[JobView]) -> None:
-    """Print the diff of one corrected prompt, if possible of a job that it repaired."""
+    """Print the diff of one corrected prompt, if possible of a job that it repaired.
+
+    A constrained retry may have the same prompt, which shows nothing.
+    """
     retried = [view for view in views if len(view.attempts) > 1]
-    if not retried:
+    changed = [view for view in retried if len(set(_first_two(view))) == 2]
+    if not changed:
         return
-    view = next((v for v in retried if v.state == "succeeded"), retried[0])
-    first, second = (prompt_of(view, attempt) for attempt in view.attempts[:2])
+    view = next((v for v in changed if v.state == "succeeded"), changed[0])
+    first, second = _first_two(view)
     names = (f"{view.job.label} attempt 1", f"{view.job.label} attempt 2")
     print_diff(diff_lines(first, second, names=names))
     screen.say()
+
+
+def _first_two(view: JobView) -> list[str]:
+    return [prompt_of(view, attempt) for attempt in view.attempts[:2]]

@@ -341,10 +341,14 @@ def test_a_server_without_response_format_gets_a_second_request_without_it(
 
     provider.script = script
     constrained = request(decoding=Decoding(constrained=True), json_schema=SCHEMA)
-    assert runner(provider).answer(constrained).text == '{"age": 31}'
+    asked = runner(provider)
+    assert asked.constrains(constrained.decoding)
+    assert asked.answer(constrained).text == '{"age": 31}'
     first, second = provider.bodies
     assert first["response_format"]["json_schema"]["schema"] == SCHEMA
     assert "response_format" not in second
+    # So the next corrected prompt has the schema.
+    assert not asked.constrains(constrained.decoding)
 
 
 @pytest.mark.parametrize("status", [401, 429, 500])

@@ -100,6 +100,15 @@ def school(new_fake_scenario: ScenarioMaker) -> School:
 # -- the mandatory retry ---------------------------------------------------------------------------
 
 
+def test_feedback_and_findings_are_both_in_the_corrected_prompt() -> None:
+    finding = Finding(message="the verb is in the present tense", code="tense", path="word 2")
+    report = ReportedAttempt(score=40, feedback="Think of yesterday.", findings=[finding])
+    messages = [error.message for error in report.result().errors]
+    assert messages == ["the verb is in the present tense", "Think of yesterday."]
+    repeated = replace(report, feedback=finding.message)
+    assert [error.code for error in repeated.result().errors] == ["tense"]
+
+
 def test_the_mandatory_retry_is_the_subjects_next_task(school: School) -> None:
     job_id, outcome = school.recorded(40)
     assert isinstance(outcome, Settled)
