@@ -286,6 +286,8 @@ def _message(record: FailureRecord, finding: Finding) -> str:
         return DECODER.get(decoder, decoder)
     failed = {} if record.findings else _first_failed(record.evidence)
     message = str(failed.get("assertion") or failed.get("exception") or finding.message)
+    if record.evidence.get("report"):
+        message = message.partition("\n")[0]  # the prompt quotes the rest with its white space
     # The classifier writes this where a failure has no message of its own.
     return "" if message == f"{record.kind} without a message" else message
 

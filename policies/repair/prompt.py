@@ -36,6 +36,8 @@ MAX_ERRORS = 20
 MAX_ERROR = 500
 #: Maximum characters of a check's output.
 MAX_OUTPUT = 1200
+#: Maximum characters of failed tests, as pytest shows them.
+MAX_REPORT = 2000
 #: Maximum number of fields listed as correct, and of techniques that worked before.
 MAX_KEPT = 20
 MAX_WORKED = 3
@@ -155,9 +157,12 @@ def _numbered(lines: Sequence[str]) -> list[str]:
 
 
 def _outputs(records: Sequence[FailureRecord], lines: Sequence[str]) -> Iterator[str]:
-    """Quote what the output of failed commands says beyond the lines that name their errors."""
+    """Quote failed tests, and what commands print beyond the lines that name their errors."""
     said = "\n".join(lines)
     for record in records[:2]:
+        if isinstance(report := record.evidence.get("report"), str) and report.strip():
+            yield f"{wording.FAILED_TESTS}\n{fenced(report[:MAX_REPORT])}"
+            continue
         tails = (record.evidence.get(name) for name in ("stderr_tail", "stdout_tail"))
         tail = next((t for t in tails if isinstance(t, str) and t.strip()), "")
         rest = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 CONTRACT = "Your answer must be JSON that fits this JSON Schema:"
 LAST_ANSWER = "This is your last answer. It is not correct yet:"
 MORE = "and {count} more"
+FAILED_TESTS = "The first failures of the tests:"
 OUTPUT = "The rest of the output of the check:"
 KEEP = "Already correct. Keep it:"
 KEEP_FIELDS = "fields: {names}"

@@ -397,3 +397,21 @@ def test_feedback_replaces_earlier_feedback(paths: list[str]) -> None:
         assert prompt.count("Do this now:") == 1
         assert not any(earlier in prompt for earlier in paths[:number])
         assert len(prompt) == len(prompts[0])
+
+
+def test_failed_tests_are_quoted_with_their_white_space_and_only_there() -> None:
+    message = "assert 'a' == '  a'\n\n  -   a\n  + a"
+    report = f"t.py::test_a\n>   assert f() == '  a'\nE   {message.splitlines()[-2]}"
+    prompt = build(
+        result(
+            "pytest.subprocess",
+            errors=[{"message": message, "code": "assertion", "path": "t.py::test_a"}],
+            evidence={"report": report},
+        ),
+        last_answer="def f(): ...",
+    )
+    assert f"The first failures of the tests:\n```\n{report}\n```" in prompt
+    assert (
+        "fails: assert 'a' == '  a'. Work out" in prompt or "fails: assert 'a' == ' a'." in prompt
+    )
+    assert prompt.count("-   a") == 1

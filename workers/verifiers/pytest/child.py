@@ -5,7 +5,7 @@ comes as JSON on stdin, so that neither the environment nor the command line con
 when the answer is imported:
 
 ``{"fd": 5, "nonce": "…", "root": "/private/work", "args": ["-q"],
-"stubs": {"files": ["solution.py"], "names": ["solution"]} | null}``
+"show_source": true, "stubs": {"files": ["solution.py"], "names": ["solution"]} | null}``
 
 With ``stubs`` it only collects, and replaces the modules of those files by stubs that have every
 name, so that tests which import the answer can be listed without it.
@@ -38,6 +38,9 @@ except ImportError as missing:
 
 _MESSAGE_CHARACTERS = 1_500
 _LINE_CHARACTERS = 300
+#: The lines of a test that are shown, and the number of failures that are shown with them.
+_SOURCE_LINES = 25
+_SHOWN_FAILURES = 5
 
 
 class EventWriter:
@@ -59,10 +62,18 @@ class EventWriter:
 class Reporter:
     """The pytest plugin that reports collection, every phase of every test, and errors."""
 
-    def __init__(self, stream: EventWriter, root: Path) -> None:
-        self._stream, self._root = stream, root
+    def __init__(self, stream: EventWriter, root: Path, *, show_source: bool) -> None:
+        self._stream, self._root, self._show_source = stream, root, show_source
+        self._shown = 0
         self._raised: dict[tuple[str, str], dict[str, Any]] = {}
         self._machinery = _fingerprint()
+
+    def pytest_collectstart(self, collector: pytest.Collector) -> None:
+        if isinstance(collector, pytest.File):
+            self._stream.emit("running", nodeid=collector.nodeid)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._stream.emit("running", nodeid=nodeid)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         nodeids = [item.nodeid for item in session.items]
@@ -80,7 +91,8 @@ class Reporter:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if call.excinfo is not None:
-            self._raised[report.nodeid, str(report.when)] = self._describe(call.excinfo)
+            described = self._describe(call.excinfo, report.nodeid)
+            self._raised[report.nodeid, str(report.when)] = described
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -109,13 +121,15 @@ class Reporter:
             if self._machinery[name] is not part:
                 self._stream.emit("tampered", what=name)
 
-    def _describe(self, excinfo: pytest.ExceptionInfo[BaseException]) -> dict[str, Any]:
+    def _describe(
+        self, excinfo: pytest.ExceptionInfo[BaseException], nodeid: str = ""
+    ) -> dict[str, Any]:
         """Return the exception's class, its innermost place in the workspace and its text."""
         error = excinfo.value
         if isinstance(error, pytest.Collector.CollectError) and error.__cause__ is not None:
             error = error.__cause__
             excinfo = pytest.ExceptionInfo.from_exception(error)
-        text = _text(excinfo).replace(f"{self._root}/", "")
+        text = _text(excinfo)
         lines = text.splitlines() or [""]
         if isinstance(error, SyntaxError):
             lines.reverse()  # the location comes before the message
@@ -125,10 +139,44 @@ class Reporter:
             "bases": [base.__name__ for base in type(error).__mro__],
             "name": getattr(error, "name", None) if isinstance(error, ImportError) else None,
             "frame": self._frame(excinfo),
+            "line": self._line(excinfo),
             "files": self._files(excinfo),
             "assertion": asserted[:_LINE_CHARACTERS],
             "message": text[:_MESSAGE_CHARACTERS],
+            "source": self._source(excinfo, nodeid),
         }
+
+    def _source(self, excinfo: pytest.ExceptionInfo[BaseException], nodeid: str) -> str:
+        """Return the lines of the test that failed, the failing one marked, if they may be shown.
+
+        Only for the first failures: the events of a run must stay small.
+        """
+        if not self._show_source or self._shown >= _SHOWN_FAILURES:
+            return ""
+        test_file = nodeid.partition("::")[0]
+        entries = (e for e in excinfo.traceback if self._inside(str(e.path)) == test_file)
+        entry = next(entries, None)
+        if entry is None or entry.frame.code.raw.co_name == "<module>":
+            return ""
+        self._shown += 1
+        try:
+            failing = entry.lineno - entry.getfirstlinesource()
+            lines = entry.getsource().deindent().lines  # type: ignore[union-attr]
+        except Exception:  # the file may have been changed, and source code is only a help
+            return ""
+        shown = [f"{'>' if n == failing else ' '}   {line}" for n, line in enumerate(lines)]
+        left_out = len(shown) - _SOURCE_LINES
+        if left_out > 0:
+            shown[1 : left_out + 2] = ["    ..."]
+        return "\n".join(line[:_LINE_CHARACTERS].rstrip() for line in shown)
+
+    def _line(self, excinfo: pytest.ExceptionInfo[BaseException]) -> int | None:
+        """Return the line of the frame that ``_frame`` returns."""
+        error = excinfo.value
+        if isinstance(error, SyntaxError) and self._inside(error.filename or "/"):
+            return error.lineno
+        found = (e for e in reversed(excinfo.traceback) if self._inside(str(e.path)))
+        return next((entry.lineno + 1 for entry in found), None)
 
     def _frame(self, excinfo: pytest.ExceptionInfo[BaseException]) -> list[str] | None:
         """Return the file and function of the innermost frame in the workspace."""
@@ -275,7 +323,7 @@ def main() -> None:
     config = json.loads(sys.stdin.read())
     root = Path(config["root"])
     stream = EventWriter(config["fd"], config["nonce"])
-    reporter = Reporter(stream, root)
+    reporter = Reporter(stream, root, show_source=config["show_source"])
     stubs, args = config["stubs"], config["args"]
     del config
     # Like ``python -m pytest``, so that tests in a folder find the modules beside it.

@@ -8,6 +8,7 @@ them cannot pass.
 from __future__ import annotations
 
 import signal
+import textwrap
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -16,10 +17,19 @@ from mulligan.policies.value import Json
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.verifiers.pytest.expected_tests import Expected
 from mulligan.workers.verifiers.pytest.run import PytestRun
-from mulligan.workers.verifiers.pytest.tally import TestTally, passes_through, read_junit, tally
+from mulligan.workers.verifiers.pytest.tally import (
+    TestTally,
+    passes_through,
+    read_junit,
+    shown_id,
+    tally,
+)
 
 VERIFIER_ID = "pytest.subprocess"
 _MAX_FINDINGS = 50
+#: Failures in the report, and its characters.
+_MAX_REPORTED = 3
+_REPORT_CHARACTERS = 2_500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +39,8 @@ class PytestVerdict:
     code: str
     message: str
     reason: str | None = None
+    #: The test or the file that was running.
+    path: str | None = None
     #: Whether the tests that passed until then count.
     partial: bool = False
 
@@ -53,22 +65,25 @@ def cross_check(
 
 
 def _unfinished(run: PytestRun) -> PytestVerdict | None:
-    """Return a verdict if pytest did not finish."""
+    """Return a verdict if pytest did not finish. It names the test that was running."""
     completed, transcript = run.completed, run.transcript
+    path = shown_id(transcript.unfinished) if transcript.unfinished else None
+    doing = "" if path is None else f" in {path}" if "::" in path else f" while importing {path}"
     if completed.timed_out:
-        message = f"the tests were stopped after {completed.elapsed:.0f} s"
-        return PytestVerdict(code="timeout", message=message, partial=True)
+        message = f"the tests were stopped after {completed.elapsed:.0f} s{doing}"
+        return PytestVerdict(code="timeout", message=message, path=path, partial=True)
     if transcript.exit_code is not None:
         return None
     if completed.signal == signal.SIGXCPU:
-        message = "the tests used all their processor time"
-        return PytestVerdict(code="timeout", message=message, partial=True)
+        message = f"the tests used all their processor time{doing}"
+        return PytestVerdict(code="timeout", message=message, path=path, partial=True)
     if not transcript.started:
         raise VerifierError(f"{VERIFIER_ID}: pytest did not start:\n{run.output_tail}")
     how = f"signal {completed.signal}" if completed.signal else f"exit code {completed.exit_code}"
     return PytestVerdict(
         code="early_exit",
         message=f"the process ended ({how}) before pytest did: the code must not exit the process",
+        path=path,
         reason="early_exit",
     )
 
@@ -84,7 +99,7 @@ def _by_exit_code(run: PytestRun, touched: Collection[str]) -> PytestVerdict | N
         case 3:
             return _internal_error(run, touched)
         case 4:
-            message = f"pytest cannot start with this answer:\n{run.output_tail}"
+            message = f"pytest cannot start with this answer:\n{_start_error(run)}"
             return PytestVerdict(code="collection_error", message=message, reason="conftest_broken")
         case 5:
             return PytestVerdict(code="no_tests", message="pytest finds no tests with this answer")
@@ -92,6 +107,13 @@ def _by_exit_code(run: PytestRun, touched: Collection[str]) -> PytestVerdict | N
     reason = f": {raised.exception}: {raised.message}" if raised else ""
     message = f"the test run was interrupted (exit code {code}){reason}"
     return PytestVerdict(code="early_exit", message=message, reason="early_exit")
+
+
+def _start_error(run: PytestRun) -> str:
+    """Return the error that pytest marks in its output, or else the end of the output."""
+    lines = f"{run.completed.stdout}\n{run.completed.stderr}".splitlines()
+    marked = [line[1:].rstrip() for line in lines if line.startswith("E ")]
+    return textwrap.dedent("\n".join(marked))[:1500] or run.output_tail
 
 
 def _internal_error(run: PytestRun, touched: Collection[str]) -> PytestVerdict:
@@ -160,9 +182,11 @@ def _result(
     warnings: tuple[str, ...],
 ) -> VerificationResult:
     score = _Score.of(run, expected, counted, verdict)
-    findings = [test.finding for test in counted.failed]
+    # Several files may fail because of one error in the answer.
+    findings = list({_identity(f): f for f in (t.finding for t in counted.failed)}.values())
     if verdict is not None:
-        findings.insert(0, Finding(message=verdict.message, code=verdict.code))
+        whole = Finding(message=verdict.message, code=verdict.code, path=verdict.path)
+        findings.insert(0, whole)
     evidence: dict[str, Json] = {
         "exit_code": run.completed.exit_code,
         "timed_out": run.completed.timed_out,
@@ -170,6 +194,8 @@ def _result(
         "collected": score.collected,
         "failed": [test.evidence for test in counted.failed[:_MAX_FINDINGS]],
     }
+    if report := _report(counted):
+        evidence["report"] = report
     if verdict is not None and verdict.reason is not None:
         evidence["reason"] = verdict.reason
     status = _status(findings, score)
@@ -183,6 +209,17 @@ def _result(
         elapsed_seconds=run.completed.elapsed,
         score=None if status is VerificationStatus.SKIPPED else score.points,
     )
+
+
+def _identity(finding: Finding) -> tuple[str | None, ...]:
+    return finding.code, finding.path, finding.message
+
+
+def _report(counted: TestTally) -> str:
+    """Return the first different failures, for people and for the corrected prompt."""
+    different = {test.raised.message: test for test in reversed(counted.failed)}.values()
+    reports = [report for test in reversed(different) if (report := test.report)]
+    return "\n\n".join(reports[:_MAX_REPORTED])[:_REPORT_CHARACTERS]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,5 +261,6 @@ def _summary(verdict: PytestVerdict | None, score: _Score, counted: TestTally) -
     summary = f"{score.passed} of {score.collected} tests passed"
     if counted.failed:
         first = counted.failed[0]
-        summary += f"; {first.nodeid}: {first.raised.assertion or first.raised.exception}"
+        said = first.raised.assertion or first.raised.exception
+        summary += f"; {shown_id(first.nodeid)}: {said}"
     return summary

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
@@ -23,13 +24,21 @@ class RaisedError(Value):
     bases: tuple[str, ...] = ()
     #: The module that could not be imported.
     name: str | None = None
-    #: File in the workspace and function.
+    #: File in the workspace and function, and the line in the file.
     frame: tuple[str, str] | None = None
+    line: int | None = None
     #: Every file of the workspace in its traceback.
     files: tuple[str, ...] = ()
     assertion: str = ""
     message: str = ""
+    #: The lines of the failing test, the failing one marked; empty if they are not shown.
+    source: str = ""
     nodeid: str = ""
+
+    def cleaned(self, clean: Callable[[str], str]) -> RaisedError:
+        """Return it with clean texts."""
+        texts = {name: clean(getattr(self, name)) for name in ("assertion", "message", "source")}
+        return self.model_copy(update=texts)
 
 
 class TestReport(Value):
@@ -50,6 +59,8 @@ class Transcript:
     #: The tests; None until collection ended.
     collected: tuple[str, ...] | None = None
     guessed: bool = False
+    #: The test or the file that was started last.
+    running: str | None = None
     reports: list[TestReport] = field(default_factory=list)
     collect_errors: list[RaisedError] = field(default_factory=list)
     internal_error: RaisedError | None = None
@@ -57,6 +68,13 @@ class Transcript:
     #: pytest's exit code; None if pytest did not finish.
     exit_code: int | None = None
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def unfinished(self) -> str | None:
+        """The test or the file that was running when the events ended."""
+        reports = self.phases().get(self.running or "", [])
+        ended = bool(reports) and reports[-1].when == "teardown"
+        return None if ended else self.running
 
     def phases(self) -> dict[str, list[TestReport]]:
         """Return the reports of each test, in the order of the tests."""
@@ -72,7 +90,9 @@ class EventReader:
     Each line must have the nonce and the next number; anything else is a problem.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clean: Callable[[str], str]) -> None:
+        """``clean`` removes what readers should not see from texts of the answer."""
+        self._clean = clean
         self.nonce = secrets.token_hex(16)
         self._read_fd, self.write_fd = os.pipe()
         self._data = bytearray()
@@ -105,7 +125,7 @@ class EventReader:
             if event is None:
                 transcript.problems.append("an event that pytest did not send")
                 break
-            _record(transcript, event)
+            _record(transcript, event, self._clean)
         transcript.problems += _inconsistencies(transcript)
         return transcript
 
@@ -119,7 +139,7 @@ def _parse(line: bytes, nonce: str, number: int) -> dict[str, Any] | None:
     return event if authentic else None
 
 
-def _record(transcript: Transcript, event: dict[str, Any]) -> None:
+def _record(transcript: Transcript, event: dict[str, Any], clean: Callable[[str], str]) -> None:
     kind = event.pop("event", None)
     try:
         if transcript.exit_code is not None:
@@ -127,16 +147,18 @@ def _record(transcript: Transcript, event: dict[str, Any]) -> None:
         match kind:
             case "start":
                 transcript.started = True
+            case "running":
+                transcript.running = str(event["nodeid"])
             case "collected":
                 _record_collected(transcript, event)
             case "collect_error":
-                transcript.collect_errors.append(RaisedError(**event))
+                transcript.collect_errors.append(RaisedError(**event).cleaned(clean))
             case "report":
-                transcript.reports.append(_report(event))
+                transcript.reports.append(_report(event, clean))
             case "internal_error":
-                transcript.internal_error = RaisedError(**event)
+                transcript.internal_error = RaisedError(**event).cleaned(clean)
             case "interrupted":
-                transcript.interrupted = RaisedError(**event)
+                transcript.interrupted = RaisedError(**event).cleaned(clean)
             case "tampered":
                 transcript.problems.append(f"the code replaced {event['what']}")
             case "finish":
@@ -150,13 +172,15 @@ def _record(transcript: Transcript, event: dict[str, Any]) -> None:
 def _record_collected(transcript: Transcript, event: dict[str, Any]) -> None:
     if transcript.collected is not None:
         transcript.problems.append("collected twice")
+    transcript.running = None
     transcript.collected = tuple(str(nodeid) for nodeid in event["nodeids"])
     transcript.guessed = bool(event["guessed"])
 
 
-def _report(event: dict[str, Any]) -> TestReport:
+def _report(event: dict[str, Any], clean: Callable[[str], str]) -> TestReport:
     fields = {name: event.pop(name) for name in ("nodeid", "when", "outcome", "xfail")}
-    return TestReport(**fields, raised=RaisedError(**event) if event else None)
+    raised = RaisedError(**event).cleaned(clean) if event else None
+    return TestReport(**fields, raised=raised)
 
 
 def _inconsistencies(transcript: Transcript) -> list[str]:

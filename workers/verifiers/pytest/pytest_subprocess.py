@@ -48,9 +48,10 @@ class PytestSubprocess:
     """Runs pytest on a private copy with the answer in it; partial credit is passed / collected.
 
     Evidence: ``exit_code``, ``timed_out``, ``passed``, ``collected``, ``failed`` (node id,
-    exception, frame, assertion), ``reason`` (``conftest_broken``, ``early_exit``) and
-    ``coercions``, if any. Codes: ``assertion``, ``exception``, ``import_error``,
-    ``syntax_error``, ``collection_error``, ``timeout``, ``early_exit``, ``forged``, ``no_tests``.
+    exception, frame, assertion), ``report`` (the first failures as pytest shows them), ``reason``
+    (``conftest_broken``, ``early_exit``) and ``coercions``, if any.
+    Codes: ``assertion``, ``exception``, ``import_error``, ``syntax_error``, ``collection_error``,
+    ``timeout``, ``early_exit``, ``forged``, ``no_tests``.
     """
 
     id: ClassVar[str] = VERIFIER_ID
@@ -62,6 +63,8 @@ class PytestSubprocess:
         #: What follows ``pytest`` on a command line: files, node ids, ``-k``, ``-m``, ``-x``…
         args: tuple[str, ...] = ()
         timeout: Seconds = Field(default=60.0, gt=0, le=3600)
+        #: Whether results and corrected prompts show the lines of failing tests.
+        show_source: bool = True
 
         @field_validator("args")
         @classmethod
@@ -102,6 +105,7 @@ class PytestSubprocess:
                 self.options.args,
                 timeout=self.options.timeout,
                 limits=self._layout.limits,
+                show_source=self.options.show_source,
             )
         result = cross_check(run, expected, touched=answer.touched, restored=answer.restored)
         return result.model_copy(

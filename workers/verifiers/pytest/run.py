@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.protection import PYTEST_CONFIGURATION
 from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
+from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.verifiers.pytest.event_stream import EventReader, Transcript
 
 _CHILD = Path(__file__).with_name("child.py")
@@ -46,17 +47,20 @@ def run_pytest(
     timeout: float,
     limits: Limits,
     stubs: Sequence[str] | None = None,
+    show_source: bool = False,
 ) -> PytestRun:
     """Run the tests, or only list them with ``stubs``; raise VerifierError without pytest."""
     private = work.parent
     xml = private / "junit.xml"
     xml.unlink(missing_ok=True)
-    with EventReader() as reader:
+    paths = WorkerPaths(work)
+    with EventReader(paths.clean) as reader:
         config = {
             "fd": reader.write_fd,
             "nonce": reader.nonce,
             "root": str(work),
             "args": _arguments(work, args, xml, collect=stubs is not None),
+            "show_source": show_source,
             "stubs": _stub_config(stubs),
         }
         completed = run(
@@ -69,6 +73,9 @@ def run_pytest(
             pass_fds=(reader.write_fd,),
         )
     transcript = reader.transcript()
+    completed = replace(
+        completed, stdout=paths.clean(completed.stdout), stderr=paths.clean(completed.stderr)
+    )
     if not transcript.started and completed.exit_code == _NO_PYTEST:
         raise VerifierError(f"pytest.subprocess: {completed.stderr.strip()}")
     return PytestRun(transcript=transcript, completed=completed, junit=_read(xml, limits))

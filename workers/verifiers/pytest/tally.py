@@ -10,6 +10,10 @@ from mulligan.policies.value import Json
 from mulligan.workers.verifiers.pytest.event_stream import RaisedError, TestReport, Transcript
 
 _FINDING_CHARACTERS = 1_200
+_ID_CHARACTERS = 200
+#: Lines of an error in a report, and characters of each.
+_REPORT_LINES = 20
+_LINE_CHARACTERS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,24 +28,62 @@ class FailedTest:
 
     @property
     def finding(self) -> Finding:
-        text = self.raised.message or self.raised.exception
-        named = text if self.raised.exception in text else f"{self.raised.exception}: {text}"
+        raised = self.raised
+        if self.code == "syntax_error" and raised.frame and raised.line:
+            return Finding(message=_syntax_message(raised), code=self.code, path=raised.frame[0])
+        text = raised.message or raised.exception
+        if self.code != "assertion":
+            named = text if raised.exception in text else f"{raised.exception}: {text}"
+            text = named[:_FINDING_CHARACTERS] + self._elsewhere
         return Finding(
-            message=(text if self.code == "assertion" else named)[:_FINDING_CHARACTERS],
-            code=self.code,
-            path=self.nodeid,
+            message=text[:_FINDING_CHARACTERS], code=self.code, path=shown_id(self.nodeid)
         )
+
+    @property
+    def _elsewhere(self) -> str:
+        """The place of an exception that was not raised by the test's own file."""
+        frame, line = self.raised.frame, self.raised.line
+        if frame is None or line is None or frame[0] == self.nodeid.partition("::")[0]:
+            return ""
+        return f" ({frame[0]}, line {line})"
+
+    @property
+    def report(self) -> str:
+        """The failure as pytest shows it: the test's lines, then the error with its white space.
+
+        Empty if that is no more than the finding says.
+        """
+        whole = self.code == "syntax_error" or "\n" not in self.raised.message
+        if whole and not self.raised.source:
+            return ""
+        lines = self.raised.message.splitlines()[:_REPORT_LINES] or [self.raised.exception]
+        errors = [f"E   {line[:_LINE_CHARACTERS]}".rstrip() for line in lines]
+        return "\n".join(filter(None, [shown_id(self.nodeid), self.raised.source, *errors]))
 
     @property
     def evidence(self) -> dict[str, Json]:
         """What signatures are built from: no line numbers, no durations."""
         frame = self.raised.frame
         return {
-            "nodeid": self.nodeid,
+            "nodeid": shown_id(self.nodeid),
             "exception": self.raised.exception,
             "frame": ":".join(frame) if frame else None,
             "assertion": self.raised.assertion,
         }
+
+
+def shown_id(nodeid: str) -> str:
+    """Return a node id, cut if its parameters are long."""
+    return nodeid if len(nodeid) <= _ID_CHARACTERS else f"{nodeid[: _ID_CHARACTERS - 1]}…"
+
+
+def _syntax_message(raised: RaisedError) -> str:
+    """Return ``SyntaxError in line 3, `print(`: '(' was never closed``."""
+    *context, error = raised.message.splitlines() or [raised.exception]
+    # Below the place come the line and a mark under the error.
+    source = f", `{context[1].strip()[:_LINE_CHARACTERS]}`" if len(context) > 1 else ""
+    name, _, reason = error.partition(": ")
+    return f"{name} in line {raised.line}{source}: {reason or 'invalid syntax'}"
 
 
 @dataclass(frozen=True, kw_only=True)
