@@ -252,7 +252,13 @@ class Fleet:
         """Start a subject that reports a first attempt until it is answered."""
         world = self.world
         process = world.process(f"reporter-{key}-{score:g}")
-        raw = {"subject": "mia", "task_type": "work", "prompt": "Do it.", "idempotency_key": key}
+        raw = {
+            "subject": "mia",
+            "task_type": "work",
+            "prompt": "Do it.",
+            "idempotency_key": key,
+            "delayed_verification": {"mode": "reformulate", "after": 10},
+        }
 
         def run() -> None:
             ledger = world.ledger(process, patience=PRODUCER_PATIENCE)

@@ -29,7 +29,7 @@ def test_a_first_attempt_may_be_reported_by_a_console_that_dies(call: str, kind:
     with Simulation() as simulation:
         job = simulation.report(40)
         simulation.fault(kind, call, process="reporter-key-40")
-        simulation.run(200)
+        simulation.run(40)
         simulation.check()
         assert [each.score for each in simulation.view(job).attempts] == [40, 90]
 
@@ -40,7 +40,7 @@ def test_of_two_reports_with_one_key_the_first_counts(call: str, kind: str) -> N
     with Simulation() as simulation:
         job = simulation.report(40, 80)
         simulation.fault(kind, call, seconds=20)
-        simulation.run(200)
+        simulation.run(40)
         simulation.check()
         attempts = simulation.view(job).attempts
         first = attempts[0].score
