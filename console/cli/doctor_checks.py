@@ -190,11 +190,21 @@ def check_ledger(ledger: RedisLedger, settings: Settings, *, expected: bool) -> 
     for wrong in ledger.wrong_types():
         fix = "find the program that wrote it, rename the key, and restart the workers"
         yield fail("ledger", wrong, fix)
+    yield from _partitions(ledger)
     yield from _waiting(ledger)
     if expected:
         yield _sweep(ledger, settings)
         yield _outbox(ledger)
         yield _releases(ledger)
+
+
+def _partitions(ledger: RedisLedger) -> Iterator[Check]:
+    """Report the partitions, if there are several."""
+    numbers = ledger.numbers()
+    if numbers.count > 1:
+        spread = numbers.first == numbers.count
+        where = "" if spread else f"; work with a key or a lane in the first {numbers.first}"
+        yield ok("partitions", f"{numbers.count}{where}")
 
 
 def _waiting(ledger: RedisLedger) -> Iterator[Check]:

@@ -14,9 +14,10 @@ from mulligan.workers.ledger.stored.job_ids import job_ids_of_key
 _RECENT = 2000
 
 
-def find_job(ledger: RedisLedger, ref: str, *, partitions: int) -> JobView:
+def find_job(ledger: RedisLedger, ref: str) -> JobView:
     """Find by id, idempotency key, unique prefix of an id, or the newest by name or task type."""
-    of_key = (ledger.latest_id(each) for each in job_ids_of_key(ref, partitions=partitions))
+    ids = job_ids_of_key(ref, partitions=ledger.numbers().first)
+    of_key = (ledger.latest_id(each) for each in ids)
     for job_id in (ref, *of_key):
         view = ledger.job(job_id)
         if view is not None:

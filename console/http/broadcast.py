@@ -193,6 +193,7 @@ class Broadcast:
     def _read(self, loop: asyncio.AbstractEventLoop, position: Position) -> None:
         while not self._closed.is_set():
             try:
+                position = self._streams.extended(position)
                 stored = self._streams.read(position, limit=_PAGE, block=1.0)
                 with_tenants = any(each.filter.tenant for each in tuple(self._listeners))
                 events, position = self._encode(stored, position, with_tenants)
@@ -217,7 +218,7 @@ class Broadcast:
 
     def _replay(self, chosen: EventFilter, after: Position, upto: Position) -> Iterator[bytes]:
         """Yield what a listener missed, one chunk per page; a chunk may be empty."""
-        position = after
+        position, upto = self._streams.extended(after), self._streams.extended(upto)
         while stored := self._streams.page(position, upto, limit=_PAGE):
             events, position = self._encode(stored, position, chosen.tenant is not None)
             yield _chunk(events, chosen)

@@ -6,7 +6,6 @@ import re
 
 from mulligan.console.http.access import Caller
 from mulligan.console.http.context import ConsoleContext
-from mulligan.workers.ledger.stored.job_ids import user_task_job_id
 
 #: `<job>`, `<job>-<n>`, `<job>-<n>-v<i>`, `<job>-<n>-c<loop>` and `<job>-done`.
 _TASK_ID = re.compile(r"^(p\d{2,}-[0-9a-z]+)(?:-(\d{1,9})(?:-[vc]\d{1,9})?|-done)?$", re.ASCII)
@@ -25,7 +24,7 @@ def address_of(context: ConsoleContext, caller: Caller, text: str) -> str | None
         return _address(match[1], match[2])
     if (match := _USER_TASK_ID.match(text)) is None:
         return None
-    job_id = user_task_job_id(match[1], partitions=context.settings.partitions)
+    job_id = context.ledger.user_task_id(match[1])
     found = context.ledger.find_jobs([job_id], tenant=caller.tenant)
     return _address(job_id, match[2]) if found else None
 

@@ -140,7 +140,7 @@ def _key_conflicts(ledger: JobLedger, submissions: Sequence[Submission]) -> list
     return [
         index
         for index, each in enumerate(submissions)
-        if each.id in in_use or first.setdefault(each.id, each.job) != each.job
+        if each.id in in_use or first.setdefault(each.name, each.job) != each.job
     ]
 
 

@@ -215,6 +215,7 @@ class Checker:
             early = (float(row["deadline_at"]) - ended) / 1000
             self.violated(f"{view.id} was escalated {early:.1f} s before its deadline")
         losses = sum(n for e, n in self.world.losses.items() if Entry.parse(e).job_id == view.id)
+        losses += len(self.world.restarts)  # each may have forgotten that a claim ended well
         external = view.job.subject is not None  # a subject's lease is not renewed
         if (
             view.reason == "worker_lost"
@@ -392,4 +393,4 @@ class Checker:
 
     def _prefixes(self) -> list[str]:
         settings = self.world.settings
-        return keys.partition_prefixes(settings.key_prefix, settings.partitions)
+        return keys.partition_prefixes(settings.key_prefix, settings.partitions or 1)

@@ -277,7 +277,7 @@ class Fleet:
         return process
 
     def reported_id(self, key: str) -> str:
-        partitions = self.world.settings.partitions
+        partitions = self.world.settings.partitions or 1
         return job_ids.job_id(partitions=partitions, key=key, scope=rows.lane("mia", None))
 
     # -- producers and people ---------------------------------------------------------------------
@@ -318,7 +318,7 @@ class Fleet:
     def job_id(self, name: str, job: Job) -> str:
         """Return the real id of a job with a key, and a readable one otherwise."""
         scope = rows.scope_of(job, self.world.settings)
-        partitions = self.world.settings.partitions
+        partitions = self.world.settings.partitions or 1
         if job.idempotency_key is not None:
             key = rows.key_of(job, self.world.settings)
             return job_ids.job_id(partitions=partitions, key=key, scope=scope)

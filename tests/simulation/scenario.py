@@ -131,7 +131,7 @@ def generate(seed: int) -> Scenario:
         "sweeps": chance.choice([1, 1, 2]),
         "acks": chance.random() < 0.3,
         "controls": chance.choice([0, 0, 1, 2]),
-        "partitions": chance.choice([1, 1, 1, 2]),
+        "partitions": chance.choice([1, 1, 2, 3]),
         "redis_version": chance.choice([6, 7]),
         "quotas": {"small": {"concurrency": 1}},
     }

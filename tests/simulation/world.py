@@ -106,7 +106,8 @@ class World:
         self.checker = Checker(self)
         self.processes: list[Process] = []
         self.trace: list[Step] = []
-        #: Entry → how often a process crashed or froze while it handled the entry.
+        #: Entry → how often a process crashed or froze while it handled the entry, or learned too
+        #: late that it had claimed it.
         self.losses: Counter[str] = Counter()
         #: What each slot of a process handles now.
         self._handling: dict[greenlet, tuple[Process, str]] = {}
@@ -263,6 +264,8 @@ class World:
         if any(fault.kind == "slow" and fault.seconds > timeout for fault in found):
             self.scheduler.sleep(process, timeout)
             raise redis.TimeoutError("Timeout reading from socket")
+        if name.startswith("claim") and any(f.seconds >= self.settings.lease for f in found):
+            self._lose(process)
         if "lose_reply" in kinds:
             self.scheduler.sleep(process, self.latency())
             raise redis.ConnectionError("simulated: the connection was reset")

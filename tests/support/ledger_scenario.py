@@ -29,7 +29,7 @@ from mulligan.tasks.ports.ledger import (
 )
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.redis_ledger import RedisLedger
-from mulligan.workers.ledger.stored import job_ids, rows
+from mulligan.workers.ledger.stored import rows
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 from support.doubles import FakeRunner, MovableClock
@@ -61,16 +61,11 @@ class Scenario:
         self.clock.shift += seconds
         self.ledger.calls.run("EVAL", _SHORTEN_TTLS, 0, round(seconds * 1000))
         if not away:
-            parts = keys.partition_prefixes(self.settings.key_prefix, self.settings.partitions)
-            for swept_at in map(keys.swept_at, parts):
+            for swept_at in map(keys.swept_at, self.ledger.prefixes()):
                 self.ledger.calls.run("SET", swept_at, self.ledger.now() * 1000)
 
     def new_id(self, job: Job) -> str:
-        return job_ids.job_id(
-            partitions=self.settings.partitions,
-            key=rows.key_of(job, self.settings),
-            scope=rows.scope_of(job, self.settings),
-        )
+        return self.ledger.new_id(job)
 
     def accept(self, job: Job) -> Accepted | KeyConflict:
         (result,) = self.ledger.accept([Submission(id=self.new_id(job), job=job)])

@@ -15,7 +15,7 @@ from support.jobs import answer, make_job
 def submit_for(ledger: RedisLedger, runner: str, **fields: Any) -> str:
     """Submit a job whose runner is a profile, and return its id."""
     job: Job = make_job(runner={"profile": runner}, **fields)
-    new = job_id(partitions=ledger.settings.partitions)
+    new = job_id(partitions=ledger.numbers().count)
     ledger.accept([Submission(id=new, job=job)])
     return new
 

@@ -14,9 +14,9 @@ from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.jobs.submit import Intake, JobRules
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.ports.ledger import Ledger, Publication
+from mulligan.tasks.ports.ledger import Publication
 from mulligan.workers.contract_models import ContractModels, complete_contracts, contract_problems
-from mulligan.workers.ledger.stored import job_ids, rows
+from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.model import Settings
 
 if TYPE_CHECKING:  # a producer accepts jobs without importing a runner or a verifier
@@ -197,7 +197,7 @@ def offline_rules(settings: Settings) -> JobRules:
 def build_intake(
     settings: Settings,
     *,
-    ledger: Ledger,
+    ledger: RedisLedger,
     publish: Callable[[Sequence[Publication]], None],
     check: Check,
     blobs: Callable[[], BlobStore],
@@ -223,9 +223,5 @@ def build_intake(
         exempt_task_types=settings.exempt_task_types if exempt is None else exempt,
         complete=lambda job: complete_contracts(job, models),
         snapshot=snapshot,
-        new_id=lambda job: job_ids.job_id(
-            partitions=settings.partitions,
-            key=rows.key_of(job, settings),
-            scope=rows.scope_of(job, settings),
-        ),
+        new_id=ledger.new_id,
     )

@@ -75,10 +75,12 @@ class WebhookDeliveries:
         self._calls = ledger.calls
         self._new_token = ledger.new_token
         self._prefix = settings.key_prefix
-        partition_prefixes = keys.partition_prefixes(settings.key_prefix, settings.partitions)
-        fleet = keys.fleet_prefix(settings.key_prefix)
-        self._prefixes = [*partition_prefixes, fleet]
-        self._muted = keys.muted(fleet)
+        self._partition_prefixes = ledger.prefixes
+        self._fleet = keys.fleet_prefix(settings.key_prefix)
+        self._muted = keys.muted(self._fleet)
+
+    def _prefixes(self) -> list[str]:
+        return [*self._partition_prefixes(), self._fleet]
 
     def write_due(self, hooks: Sequence[WebhookSettings], *, window: float) -> NewAlerts:
         """Write the deliveries of all alerts that are due."""
@@ -98,10 +100,11 @@ class WebhookDeliveries:
             "cap": CAP,
             "keep_ms": KEEP_SECONDS * 1000,
         }
-        found = self._calls.many("alerts", [(prefix, request) for prefix in self._prefixes])
+        prefixes = self._prefixes()
+        found = self._calls.many("alerts", [(prefix, request) for prefix in prefixes])
         return NewAlerts(
             written=sum(int(answer[0]) for answer in found),
-            due=tuple(p for p, a in zip(self._prefixes, found, strict=True) if int(a[1])),
+            due=tuple(p for p, a in zip(prefixes, found, strict=True) if int(a[1])),
             more=any(int(answer[2]) for answer in found),
         )
 
@@ -157,14 +160,14 @@ class WebhookDeliveries:
 
     def _change(self, verb: str, delivery_id: str | None) -> list[str]:
         request = {"verb": verb, "id": delivery_id, "keep_ms": KEEP_SECONDS * 1000}
-        prefixes = self._prefixes if delivery_id is None else [self._prefix_of(delivery_id)]
+        prefixes = self._prefixes() if delivery_id is None else [self._prefix_of(delivery_id)]
         found = self._calls.many("deliveries", [(prefix, request) for prefix in prefixes])
         return [str(name) for names in found for name in names]
 
     def all(self, *, limit: int = 100) -> list[WebhookDelivery]:
         """Return pending and dead deliveries, the newest first."""
         names: list[str] = []
-        for prefix in self._prefixes:
+        for prefix in self._prefixes():
             for index in (*self._waiting(prefix), keys.dead_deliveries(prefix)):
                 ids = self._calls.run("ZREVRANGE", index, 0, limit - 1)
                 names += [keys.delivery(prefix, found) for found in ids]
@@ -173,8 +176,9 @@ class WebhookDeliveries:
 
     def counts(self) -> dict[str, int]:
         """Count the pending and the dead deliveries."""
-        pending = [index for prefix in self._prefixes for index in self._waiting(prefix)]
-        dead = [keys.dead_deliveries(prefix) for prefix in self._prefixes]
+        prefixes = self._prefixes()
+        pending = [index for prefix in prefixes for index in self._waiting(prefix)]
+        dead = [keys.dead_deliveries(prefix) for prefix in prefixes]
         return {"pending": self._sum(pending), "dead": self._sum(dead)}
 
     def _waiting(self, prefix: str) -> list[str]:

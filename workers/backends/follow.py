@@ -51,7 +51,7 @@ class LedgerFeed:
 
     def __init__(self, ledger: LedgerReader, *, after: str | None = None) -> None:
         self._ledger = ledger
-        self._after = after or f"{int(ledger.now() * 1000) - 1}-0"
+        self._after = after or str(int(ledger.now() * 1000) - 1)
 
     def take(self) -> Sequence[Event]:
         found = list(self._ledger.events(after=self._after, block=BLOCK))
@@ -97,7 +97,7 @@ def job_events(reader: JobReader, job_id: str) -> Iterator[Event | None]:
     view = reader.job(job_id)
     if view is None:
         raise BadInput(f"there is no job {job_id!r}")
-    feed = reader.feed(job_id, after=f"{max(0, int(view.created_at * 1000) - _SKEW_MS)}-0")
+    feed = reader.feed(job_id, after=str(max(0, int(view.created_at * 1000) - _SKEW_MS)))
     last_event, ended_at = time.monotonic(), _ended_at(view)
     try:
         for reading in read_feed(feed.take, follows=lambda each: each == job_id):
@@ -132,5 +132,5 @@ def ends_job(event: Event) -> bool:
 
 def _time_of(event: Event) -> float:
     """Return when an event was written. With several partitions, an id names the last event of
-    each, and the latest of them is this one."""
+    each, and the latest of them is this one: events are read in the order of time."""
     return max(int(part.partition("-")[0]) for part in event.id.split(",")) / 1000

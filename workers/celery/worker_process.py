@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from celery import Celery
 
+from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.celery.worker_limits import require_connections, require_files
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.sandbox.private import tidy_once
@@ -67,6 +68,8 @@ class WorkerProcess:
         require_files(slots if threads else 1)
         ledger = open_ledger(self.settings, patience=_START_PATIENCE)
         require_connections(ledger, processes=1 if threads else slots)
+        with suppress(LedgerUnavailable):  # a worker waits for its Redis
+            ledger.numbers()
 
     def stop_waiting(self) -> None:
         """Let no thread wait for the ledger any more, except with an answer."""

@@ -42,7 +42,7 @@ class Fold:
     ) -> None:
         settings = ledger.settings
         self._calls = ledger.calls
-        self._prefixes = keys.partition_prefixes(settings.key_prefix, settings.partitions)
+        self._prefixes = ledger.prefixes
         self._hours_kept = settings.stats_retention
         self._batch = batch
         self._fields_cap = fields_cap
@@ -51,7 +51,7 @@ class Fold:
 
     def run(self, *, batches: int = BATCHES) -> int:
         """Fold up to ``batches`` batches of each partition. Return the number of events."""
-        return sum(self._fold_partition(prefix, batches) for prefix in self._prefixes)
+        return sum(self._fold_partition(prefix, batches) for prefix in self._prefixes())
 
     def _fold_partition(self, prefix: str, batches: int) -> int:
         done = 0

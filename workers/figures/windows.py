@@ -57,7 +57,7 @@ class FigureReader:
     def __init__(self, ledger: Partitioned) -> None:
         self._calls = ledger.calls
         self._key_prefix = ledger.settings.key_prefix
-        self._prefixes = keys.partition_prefixes(self._key_prefix, ledger.settings.partitions)
+        self._prefixes = ledger.prefixes
 
     def window(self, seconds: int, *, now: float, compare: bool = True) -> Window:
         """Read a window: by the minute if those are kept for both windows, else by the hour.
@@ -70,14 +70,15 @@ class FigureReader:
         last = int(now) // step
         numbers = range(last - (2 if compare else 1) * count + 1, last + 1)
         key_of = keys.figures_of_minute if step == MINUTE else keys.figures_of_hour
-        names = [key_of(prefix, number) for number in numbers for prefix in self._prefixes]
+        prefixes = self._prefixes()
+        names = [key_of(prefix, number) for number in numbers for prefix in prefixes]
         hours = range(numbers[-count] * step // HOUR, int(now) // HOUR + 1 if compare else 0)
-        examples = [keys.examples_of_hour(p, n) for n in hours for p in self._prefixes]
+        examples = [keys.examples_of_hour(p, n) for n in hours for p in prefixes]
         found = self._calls.hashes(names + examples)
         buckets = tuple(
             Bucket(number * step, _sum(raw_rows))
             for number, raw_rows in zip(
-                numbers, _chunks(found[: len(names)], len(self._prefixes)), strict=True
+                numbers, _chunks(found[: len(names)], len(prefixes)), strict=True
             )
         )
         return Window(
@@ -104,11 +105,11 @@ class FigureReader:
         return [verdict.failure if verdict else None for verdict in verdicts]
 
     def totals(self) -> Counter[Figure]:
-        return _sum(self._calls.hashes([keys.figures_total(p) for p in self._prefixes]))
+        return _sum(self._calls.hashes([keys.figures_total(p) for p in self._prefixes()]))
 
     def lag(self, *, now: float) -> float:
         """Return the age of the oldest event that is not folded; 0 if all are."""
-        return max((self._lag(prefix, now) for prefix in self._prefixes), default=0.0)
+        return max((self._lag(prefix, now) for prefix in self._prefixes()), default=0.0)
 
     def _lag(self, prefix: str, now: float) -> float:
         cursor = self._calls.run("GET", keys.folded(prefix)) or START

@@ -86,7 +86,7 @@ class CycleSteps(ClaimReads):
     ) -> list[SelfRepairCycle]:
         """Return the newest ``limit`` cycles. A tenant filters these; it does not look further."""
         found: list[str] = []
-        for prefix in self._prefixes():
+        for prefix in self.prefixes():
             found += self.calls.run(
                 "ZREVRANGEBYSCORE", keys.cycles(prefix), "+inf", since * 1000, "LIMIT", 0, limit
             )

@@ -34,7 +34,7 @@ class EscalationSteps(Partitioned):
         self, *, only_open: bool = True, tenant: str | None = None, limit: int = 100
     ) -> list[EscalationGroup]:
         names: list[str] = []
-        for prefix in self._prefixes():
+        for prefix in self.prefixes():
             newest = self.calls.run("ZREVRANGE", keys.groups(prefix), 0, _GROUPS_SCANNED - 1)
             names += [keys.group(prefix, signature) for signature in newest]
         found = [
@@ -49,7 +49,7 @@ class EscalationSteps(Partitioned):
 
     def groups_of(self, signatures: Sequence[str]) -> dict[str, EscalationGroup]:
         """Return the groups of these signatures that exist. One round trip."""
-        prefixes = self._prefixes()
+        prefixes = self.prefixes()
         return self._read_groups([keys.group(p, each) for each in signatures for p in prefixes])
 
     def _read_groups(self, names: Sequence[str]) -> dict[str, EscalationGroup]:
@@ -92,7 +92,7 @@ class EscalationSteps(Partitioned):
             )
 
         found: list[Escalation] = []
-        for prefix in self._prefixes():
+        for prefix in self.prefixes():
             if scan_all:
                 index, count = keys.escalations(prefix), _SCANNED
             else:

@@ -57,5 +57,5 @@ class ExternalSteps(ClaimReads):
         return [SessionNote(**{k: note[k] for k in note if k in known}) for note in notes]
 
     def _lane_prefix(self, lane: str) -> str:
-        partition = job_ids.partition_of_scope(lane, partitions=self._settings.partitions)
+        partition = job_ids.partition_of_scope(lane, partitions=self.numbers().first)
         return keys.partition_prefix(self._settings.key_prefix, partition)

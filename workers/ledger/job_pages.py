@@ -90,7 +90,7 @@ class JobPages(Partitioned):
     ) -> JobPage:
         """Return one page. Raises BadInput for an invalid cursor."""
         request = _request(jobs, limit, scan, cursor)
-        answers = self.calls.many("page_jobs", [(prefix, request) for prefix in self._prefixes()])
+        answers = self.calls.many("page_jobs", [(prefix, request) for prefix in self.prefixes()])
         parts = [_read_page(answer) for answer in answers]
         # The order is known only as far back as every partition was read.
         known = max((part.reached for part in parts if not part.done), default=None)

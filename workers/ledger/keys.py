@@ -1,4 +1,4 @@
-"""Every Redis key there is. All keys of a partition share its hash tag.
+"""Every Redis key there is. All keys of a partition begin with its name.
 
 With prefix ``mulligan`` and partition ``p00`` (carried in the job id):
 
@@ -7,6 +7,8 @@ mulligan:{p00}:job:<id>                hash    the job: body, state, counters, b
 mulligan:{p00}:job:<id>:<n>            hash    attempt n: plan, lease token, output, verdict
 mulligan:{p00}:jobs, jobs:<state>      zset    job ids by time, all and by state
 mulligan:{p00}:incarnation:<id>        string  how many jobs used one key, if one left records
+mulligan:{p00}:key:<name>              string  which id the key's job has in another partition, when
+mulligan:{p00}:partitions              hash    the number of partitions, first and now; only in p00
 mulligan:{p00}:outbox                  zset    entries by the time to look at them
 mulligan:{p00}:outbox:entries          hash    entry → queue|priority|published_at|tries
 mulligan:{p00}:outbox:failures         hash    entry → failures to send it, the last error
@@ -143,6 +145,10 @@ def attempt(prefix: str, job_id: str, number: int | str) -> str:
 
 def incarnation(prefix: str, job_id: str) -> str:
     return f"{prefix}incarnation:{job_id}"
+
+
+def partitions(first_prefix: str) -> str:
+    return f"{first_prefix}partitions"
 
 
 def jobs(prefix: str, state: str | None = None) -> str:

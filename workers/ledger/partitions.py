@@ -7,6 +7,7 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -14,15 +15,31 @@ import redis
 from pydantic import BaseModel
 
 from mulligan.policies.jobs.breaker import ProviderPolicy
+from mulligan.policies.jobs.job import Job
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.connection.calls import RedisCalls
+from mulligan.workers.ledger.stored import job_ids, rows
 from mulligan.workers.ledger.stored.schema import CURRENT, StoredSchema
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.settings.tenant_settings import TenantQuota
 
-#: Quotas by tenant, and calls at once by provider.
-_Limits = tuple[Mapping[str, TenantQuota], Mapping[str, int]]
+#: Quotas by tenant, calls at once by provider, and the partitions that share them.
+_Limits = tuple[Mapping[str, TenantQuota], Mapping[str, int], int]
+#: Seconds after which a process looks again whether the number of partitions was raised.
+REFRESH = 30.0
+
+
+@dataclass(frozen=True)
+class PartitionNumbers:
+    """How many partitions the ledger has. The ledger keeps it, not the settings."""
+
+    #: The number before the first job was stored, which never changes. It decides where work lives
+    #: that is found by a name: by a key, the id of a user's message, a subject, a shared memory.
+    first: int = 1
+    #: The number now, which only grows. Other jobs are spread over all of them.
+    count: int = 1
 
 
 def _new_token() -> str:
@@ -75,8 +92,10 @@ class Partitioned:
         #: Returns the configured calls at once to each provider.
         self._ceilings: Callable[[], Mapping[str, int]] = dict
         #: The configured limits that this process last wrote to the ledger.
-        self._limits_from: _Limits = ({}, {})
+        self._limits_from: _Limits = ({}, {}, 1)
         self._limits_digest = ""
+        self._numbers: PartitionNumbers | None = None
+        self._numbers_read_at = 0.0
 
     @property
     def settings(self) -> Settings:
@@ -99,8 +118,57 @@ class Partitioned:
     def _prefix(self, job_id: str) -> str:
         return keys.prefix_of(self._settings.key_prefix, job_id)
 
-    def _prefixes(self) -> list[str]:
-        return keys.partition_prefixes(self._settings.key_prefix, self._settings.partitions)
+    def prefixes(self) -> list[str]:
+        """Return the prefix of each partition, in order."""
+        return keys.partition_prefixes(self._settings.key_prefix, self.numbers().count)
+
+    def numbers(self) -> PartitionNumbers:
+        """Return the numbers of partitions, read every half minute at most.
+
+        Raises BadInput at the first call if the settings name a lower number than the ledger's.
+        """
+        age = self.calls.clock.monotonic() - self._numbers_read_at
+        if self._numbers is None or age >= REFRESH:
+            self._read_numbers()
+        return self._numbers or PartitionNumbers()
+
+    def _read_numbers(self) -> None:
+        asked_at, wanted = self.calls.clock.monotonic(), self._settings.partitions
+        first_prefix = keys.partition_prefixes(self._settings.key_prefix, 1)[0]
+        stored = self.calls.hashes([keys.partitions(first_prefix)])[0]
+        found = PartitionNumbers(int(stored.get("first", 1)), int(stored.get("count", 1)))
+        if self._numbers is None and wanted is not None and wanted < found.count:
+            raise BadInput.at(
+                "partitions",
+                f"is {wanted} here, but the ledger has {found.count}. The number can only be"
+                f" raised: set it to {found.count}, or leave it out",
+            )
+        number = max(wanted or 1, self._numbers.count if self._numbers else 1)
+        if number > found.count:
+            first = None if stored else self._first_number(number)
+            answer = self.calls.one("partitions", first_prefix, number=number, first=first)
+            found = PartitionNumbers(*map(int, answer))
+        self._numbers, self._numbers_read_at = found, asked_at
+
+    def _first_number(self, number: int) -> int | None:
+        """Return the first number of a ledger without a record; None if its script decides."""
+        if self._numbers is not None and self._numbers.count > 1:
+            return self._numbers.first  # Redis has lost its last second, and the record with it
+        # Earlier releases kept no record: their jobs are spread by the number of the settings.
+        others = keys.partition_prefixes(self._settings.key_prefix, number)[1:]
+        spread = self.calls.run("EXISTS", *(keys.jobs(prefix) for prefix in others))
+        return number if spread else None
+
+    def new_id(self, job: Job) -> str:
+        """Return the id of a job to be stored."""
+        key, scope = rows.key_of(job, self._settings), rows.scope_of(job, self._settings)
+        numbers = self.numbers()
+        number = numbers.count if key is scope is None else numbers.first
+        return job_ids.job_id(partitions=number, key=key, scope=scope)
+
+    def user_task_id(self, message_id: str) -> str:
+        """Return the id of the job of a user's Celery task."""
+        return job_ids.user_task_job_id(message_id, partitions=self.numbers().first)
 
     @property
     def schema(self) -> StoredSchema:
@@ -123,14 +191,17 @@ class Partitioned:
     def _write_limits(self) -> str:
         """Write the configured limits to the ledger if they changed here. Return their digest."""
         # The same objects cost nothing to compare; they change only when settings are reloaded.
-        if self._limits_from != (self._live().quotas, self._ceilings()):
+        quotas, ceilings, parts = self._limits_from
+        if (quotas, ceilings) != (self._live().quotas, self._ceilings()) or (
+            self._limits_digest and parts != self.numbers().count
+        ):
             self._replace_limits()
         return self._limits_digest
 
     def _replace_limits(self) -> None:
         """Write each partition's share of the quotas and of the providers' limits, rounded up."""
         quotas, ceilings = self._live().quotas, self._ceilings()
-        parts = self._settings.partitions
+        parts = self.numbers().count
         limits = {
             f"tenant:{tenant}": f"{_share(quota.concurrency, parts)}|"
             f"{_share(quota.tokens_per_day, parts)}"
@@ -140,8 +211,8 @@ class Partitioned:
         text = json.dumps(limits, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16] if limits else ""
         request = {"limits": limits, "digest": digest}
-        self.calls.many("limits", [(prefix, request) for prefix in self._prefixes()])
-        self._limits_from, self._limits_digest = (quotas, ceilings), digest
+        self.calls.many("limits", [(prefix, request) for prefix in self.prefixes()])
+        self._limits_from, self._limits_digest = (quotas, ceilings, parts), digest
 
 
 def _share(limit: int | None, partitions: int) -> str:

@@ -16,28 +16,28 @@ class Pauses(Partitioned):
 
     def pause(self, what: str) -> None:
         since = self.calls.clock.now()
-        for prefix in self._prefixes():
+        for prefix in self.prefixes():
             self.calls.run("HSET", keys.paused(prefix), what, since)
 
     def resume(self, what: str) -> bool:
         # Read first: a repeated command, whose first answer was lost, finds nothing to delete.
-        was = any(self.calls.fields([keys.paused(prefix) for prefix in self._prefixes()], what))
+        was = any(self.calls.fields([keys.paused(prefix) for prefix in self.prefixes()], what))
         kind, _, name = what.partition(":")
-        gates = [keys.gate(prefix, name) for prefix in self._prefixes()]
+        gates = [keys.gate(prefix, name) for prefix in self.prefixes()]
         if kind == "provider":
             was = any(self.calls.fields(gates, "opens_at")) or was
-        for prefix, gate in zip(self._prefixes(), gates, strict=True):
+        for prefix, gate in zip(self.prefixes(), gates, strict=True):
             self.calls.run("HDEL", keys.paused(prefix), what)
             if kind == "provider":
                 self.calls.run("HDEL", gate, "opens_at", "why")
         return was
 
     def paused(self) -> list[str]:
-        return sorted(self.calls.run("HKEYS", keys.paused(self._prefixes()[0])))
+        return sorted(self.calls.run("HKEYS", keys.paused(self.prefixes()[0])))
 
     def _copy_pauses(self) -> None:
         """Make the other partitions follow the first one."""
-        first, *others = self._prefixes()
+        first, *others = self.prefixes()
         if not others:
             return
         # The first one is read last: a pause that is being written is there before it is in a

@@ -7,27 +7,22 @@ from functools import partial
 from typing import Any
 
 from mulligan.policies.failures.failure import VerificationResult
-from mulligan.policies.jobs.job import EXTERNAL, Decoding, Job, Output
-from mulligan.policies.jobs.routing import queue_of
+from mulligan.policies.jobs.job import Output
 from mulligan.tasks.ports.errors import LedgerRefused, TransportFault
 from mulligan.tasks.ports.ledger import (
-    Accepted,
-    BroughtAttempt,
     Claim,
     ClaimRefused,
     Entry,
     EntryRequeued,
     Event,
     JobView,
-    KeyConflict,
     Lease,
     NextAttempt,
     Publication,
     Settlement,
-    Submission,
 )
-from mulligan.tasks.user_tasks.task_route import task_mode
 from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.accept_steps import AcceptSteps, answer_request
 from mulligan.workers.ledger.cycle_steps import CycleSteps
 from mulligan.workers.ledger.escalation_steps import EscalationSteps
 from mulligan.workers.ledger.external_steps import ExternalSteps
@@ -35,80 +30,22 @@ from mulligan.workers.ledger.job_pages import JobPages
 from mulligan.workers.ledger.pauses import Pauses
 from mulligan.workers.ledger.status_reads import StatusReads
 from mulligan.workers.ledger.stored import rows
-from mulligan.workers.ledger.stored.digests import job_digest
-from mulligan.workers.ledger.stored.stored_bodies import read_record, read_records, read_tolerantly
+from mulligan.workers.ledger.stored.stored_bodies import read_record, read_records
 from mulligan.workers.ledger.stores.event_streams import in_order
 from mulligan.workers.ledger.stores.ledger_stores import LedgerStores
 
 
 class RedisLedger(
-    CycleSteps, ExternalSteps, EscalationSteps, Pauses, JobPages, StatusReads, LedgerStores
+    AcceptSteps,
+    CycleSteps,
+    ExternalSteps,
+    EscalationSteps,
+    Pauses,
+    JobPages,
+    StatusReads,
+    LedgerStores,
 ):
     """See tasks.ports.ledger for the methods' contracts."""
-
-    # -- accept ---------------------------------------------------------------------------------
-
-    def accept(self, submissions: Sequence[Submission]) -> list[Accepted | KeyConflict]:
-        requests = [(self._prefix(s.id), self._accept_request(s)) for s in submissions]
-        answers = self.calls.many("accept", requests)
-        return [
-            self._accepted(submission, answer)
-            for submission, answer in zip(submissions, answers, strict=True)
-        ]
-
-    def conflicts(self, submissions: Sequence[Submission]) -> set[str]:
-        requests: list[tuple[str, dict[str, Any]]] = [
-            (self._prefix(s.id), {"id": s.id, "digest": job_digest(s.job), "look": True})
-            for s in submissions
-        ]
-        answers = self.calls.many("accept", requests)
-        found = zip(submissions, answers, strict=True)
-        return {each.id for each, answer in found if _is_another_job(each.job, answer)}
-
-    def _accept_request(self, submission: Submission) -> dict[str, Any]:
-        job = submission.job
-        return {
-            "id": submission.id,
-            "body": job.model_dump_json(exclude_defaults=True),
-            "digest": job_digest(job),
-            "task_type": job.task_type,
-            "name": job.label,
-            "memory": rows.shared_memory_key(job),
-            "deadline_ms": job.deadline * 1000,
-            "priority": job.priority,
-            "runner": rows.runner_key(job, Decoding()),
-            "on_done": job.on_done.queue if job.on_done else None,
-            "tenant": rows.tenant_of(job, self._settings) or None,
-            "lane": rows.lane_of(job, self._settings),
-            "caller": task_mode(job) == "enforce",
-            **self._needs(job, *_bodies(submission.brought)),
-            **self._brought_request(submission.brought),
-        }
-
-    def _brought_request(self, brought: BroughtAttempt | None) -> dict[str, Any]:
-        if brought is None:
-            return {}
-        report = {"token": brought.token, "worker": EXTERNAL, "report": brought.report}
-        report |= _answer_request(brought.output, brought.given)
-        return {"report": report, **self._lease_terms()}
-
-    def _accepted(self, submission: Submission, answer: list[Any]) -> Accepted | KeyConflict:
-        status, job_id = answer[:2]
-        if status != "accepted":
-            if _is_another_job(submission.job, answer):
-                return KeyConflict(id=job_id)
-            return Accepted(id=job_id, status="seen")
-        if answer[2] != "due":  # it waits in its subject's lane, or is parked
-            return Accepted(id=job_id, status="accepted")
-        publication = Publication(
-            Entry("attempt", job_id, 1), queue_of("initial"), submission.job.priority
-        )
-        return Accepted(id=job_id, status="accepted", publication=publication)
-
-    def latest_id(self, job_id: str) -> str:
-        """Return the id of the latest job with the idempotency key that this id is derived from."""
-        number = self.calls.run("GET", keys.incarnation(self._prefix(job_id), job_id))
-        return f"{job_id}_{number}" if int(number or 1) > 1 else job_id
 
     # -- claims ---------------------------------------------------------------------------------
 
@@ -193,7 +130,7 @@ class RedisLedger(
             priority=priority,
             report=report,
             lease_ms=self._settings.lease * 1000,
-            **_answer_request(output, given),
+            **answer_request(output, given),
             **self._needs(output, *given),
         )
         if answer[0] != "stored":
@@ -322,7 +259,7 @@ class RedisLedger(
         }
         try:
             self._copy_pauses()
-            found = self.calls.many("sweep", [(prefix, request) for prefix in self._prefixes()])
+            found = self.calls.many("sweep", [(prefix, request) for prefix in self.prefixes()])
         except LedgerRefused as error:
             if "WRONGTYPE" in str(error) and (wrong := self.wrong_types()):
                 raise LedgerRefused(f"the ledger refused: {'; '.join(wrong)}") from error
@@ -332,15 +269,15 @@ class RedisLedger(
         return [rows.publication(text) for _, texts in found for text in texts]
 
     def published_queues(self) -> set[str]:
-        marks = self.calls.hashes([keys.watermarks(prefix) for prefix in self._prefixes()])
+        marks = self.calls.hashes([keys.watermarks(prefix) for prefix in self.prefixes()])
         return {name.partition("|")[0] for row in marks for name in row}
 
     def _watermarks(self) -> dict[str, float]:
         """Return the highest watermarks of all partitions; one alone needs no other's."""
-        if self._settings.partitions == 1:
+        if self.numbers().count == 1:
             return {}
         highest: dict[str, float] = {}
-        names = [keys.watermarks(prefix) for prefix in self._prefixes()]
+        names = [keys.watermarks(prefix) for prefix in self.prefixes()]
         for row in self.calls.hashes(names):
             for name, at in row.items():
                 highest[name] = max(highest.get(name, 0.0), float(at))
@@ -374,7 +311,7 @@ class RedisLedger(
 
     def jobs(self, *, state: str | None = None, limit: int = 50) -> list[JobView]:
         found: list[str] = []
-        for prefix in self._prefixes():
+        for prefix in self.prefixes():
             found += self.calls.run("ZREVRANGE", keys.jobs(prefix, state), 0, limit - 1)
         names = [keys.job(self._prefix(i), i) for i in found]
         hashes = self.calls.records(names)
@@ -393,26 +330,3 @@ class RedisLedger(
             if (data := event.parse()) is not None:
                 name = ",".join(position)
                 yield Event(id=name, type=data["type"], job_id=data["job"], data=data)
-
-
-def _answer_request(output: Output, given: Sequence[VerificationResult]) -> dict[str, Any]:
-    return {
-        "output": output.model_dump_json(exclude_defaults=True),
-        "tokens": output.usage.total_tokens,
-        "seconds": output.elapsed_seconds,
-        "given": [result.model_dump_json(exclude_defaults=True) for result in given],
-    }
-
-
-def _bodies(brought: BroughtAttempt | None) -> list[Output | VerificationResult]:
-    return [brought.output, *brought.given] if brought else []
-
-
-def _is_another_job(job: Job, answer: Sequence[Any]) -> bool:
-    """Whether accepting found another job with the same key. A digest that another release made
-    cannot be compared: the stored job can."""
-    status, _, *body = answer
-    if status != "compare":
-        return bool(status == "conflict")
-    stored = read_tolerantly(Job, body[0]).value
-    return stored is None or job_digest(stored) != job_digest(job)

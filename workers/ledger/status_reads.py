@@ -46,7 +46,7 @@ class StatusReads(Partitioned):
 
     def wrong_types(self) -> list[str]:
         """Return what is wrong with keys that all steps use: another program wrote them."""
-        types = keys.shared_types(self._settings.key_prefix, self._settings.partitions)
+        types = keys.shared_types(self._settings.key_prefix, self.numbers().count)
         found = self.calls.types(list(types))
         return [
             f"the key {name} is a {kind} instead of a {types[name]}"
@@ -70,7 +70,7 @@ class StatusReads(Partitioned):
     def write_problem(self) -> LedgerUnavailable | None:
         """Return why Redis would not store anything now; None if it would. Changes nothing."""
         try:
-            for prefix in self._prefixes():
+            for prefix in self.prefixes():
                 self.calls.run("SETRANGE", keys.swept_at(prefix), 0, "", patience=Patience.BRIEF)
         except LedgerUnavailable as error:
             return error
@@ -78,7 +78,7 @@ class StatusReads(Partitioned):
 
     def sweep_age(self) -> float | None:
         """Return the longest time since a partition's last sweep; None if one was never swept."""
-        stamps = [self.calls.run("GET", keys.swept_at(prefix)) for prefix in self._prefixes()]
+        stamps = [self.calls.run("GET", keys.swept_at(prefix)) for prefix in self.prefixes()]
         if not all(stamps):
             return None
         return self.now() - min(float(stamp) for stamp in stamps) / 1000
@@ -86,7 +86,7 @@ class StatusReads(Partitioned):
     def unpublished_seconds(self) -> float:
         """Return how long the oldest unpublished entry has been due; 0 if there is none."""
         now, oldest = self.now(), 0.0
-        for prefix in self._prefixes():
+        for prefix in self.prefixes():
             due = self.calls.run(
                 "ZRANGEBYSCORE", keys.outbox(prefix), "-inf", now * 1000,
                 "WITHSCORES", "LIMIT", 0, 1,
@@ -99,7 +99,7 @@ class StatusReads(Partitioned):
     def parked(self) -> list[ParkedEntries]:
         """Return the parked entries of all partitions by reason, the largest number first."""
         found: dict[str, ParkedEntries] = {}
-        for answer in self.calls.many("parked", [(prefix, {}) for prefix in self._prefixes()]):
+        for answer in self.calls.many("parked", [(prefix, {}) for prefix in self.prefixes()]):
             for reason, count, first_at in answer:
                 at = float(first_at) / 1000
                 known = found.get(reason, ParkedEntries(reason, 0, at))
@@ -110,7 +110,7 @@ class StatusReads(Partitioned):
     def waiting_for(self, what: str) -> WaitingJobs:
         """Count the waiting jobs whose `waiting_for` is ``what``, among the newest."""
         count, more = 0, False
-        for prefix in self._prefixes():
+        for prefix in self.prefixes():
             index = keys.jobs(prefix, "waiting")
             ids = self.calls.run("ZREVRANGE", index, 0, _WAITING_READ)
             names = [keys.job(prefix, job_id) for job_id in ids[:_WAITING_READ]]
@@ -121,7 +121,7 @@ class StatusReads(Partitioned):
     def tokens_spent(self, tenants: Sequence[str], *, day: int) -> dict[str, int]:
         """Return the tokens that each tenant used on a day, given in days since 1970."""
         spent = dict.fromkeys(tenants, 0)
-        for prefix in self._prefixes() if tenants else ():
+        for prefix in self.prefixes() if tenants else ():
             names = [keys.spent(prefix, tenant, day) for tenant in tenants]
             for tenant, text in zip(tenants, self.calls.run("MGET", *names), strict=True):
                 spent[tenant] += int(text or 0)

@@ -21,7 +21,8 @@ class ConnectionSettings(BaseModel):
     #: An embedded server that gives no answer for this long is ended and started again.
     embedded_hung_after: Seconds = Field(default=30.0, gt=0)
     key_prefix: str = Field(default="mulligan", pattern=r"^[\w.-]+$")
-    partitions: int = Field(default=1, ge=1, le=100)
+    #: Raises the ledger's number of partitions. None: the ledger's number, at first 1.
+    partitions: int | None = Field(default=None, ge=1, le=100)
 
     @property
     def ledger(self) -> str | None:

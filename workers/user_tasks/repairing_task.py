@@ -39,7 +39,6 @@ from mulligan.tasks.user_tasks.user_task import (
 from mulligan.workers.celery.broker.celery_broker import ENTRY_HEADER
 from mulligan.workers.celery.flower_format import describe
 from mulligan.workers.celery.state_task import Escalated
-from mulligan.workers.ledger.stored import job_ids
 from mulligan.workers.services import Services
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.user_tasks.canvas_task import CanvasTask, Replaced
@@ -293,7 +292,7 @@ class RepairingTask(CanvasTask):
         root_id = f"{self.request.id}/{retries}" if retries else str(self.request.id)
         if self.request.replaced_task_nesting:  # it has the id of the task that it replaces
             root_id += f"/replaced-{self.request.replaced_task_nesting}"
-        job_id = job_ids.user_task_job_id(root_id, partitions=services.settings.partitions)
+        job_id = services.ledger.user_task_id(root_id)
         return Entry("attempt", job_id, 1)
 
     def _entry(self, services: Services, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Entry:

@@ -33,7 +33,7 @@ def console(
 def _serve(settings: Settings) -> None:
     listening = listen(settings.console_host, settings.console_port)
     context = open_context(settings)
-    context.ledger.now()  # fails now if the ledger cannot be reached
+    context.ledger.numbers()  # fails now if the ledger cannot be reached or has more partitions
     tokens = context.tokens.any()
     port = listening.getsockname()[1]
     screen.say(f"console  {url_of(settings.console_host, port)}")

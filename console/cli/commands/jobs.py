@@ -77,7 +77,7 @@ def show(
     """Show what happened to a job."""
     settings = load_settings()
     with open_located_ledger(settings) as ledger:
-        view = find_job(ledger, ref, partitions=settings.partitions)
+        view = find_job(ledger, ref)
         provider, now = awaited_provider(ledger, view), ledger.now()
     if attempt is not None and attempt > len(view.attempts):
         raise BadInput.at("--attempt", f"the job has {len(view.attempts)} attempts")
@@ -94,7 +94,7 @@ def watch(
     """Follow events until Ctrl-C, or until the job has ended."""
     settings = load_settings()
     with open_located_ledger(settings) as ledger:
-        view = find_job(ledger, ref, partitions=settings.partitions) if ref else None
+        view = find_job(ledger, ref) if ref else None
         if view is not None and view.state in TERMINAL:
             screen.note(f"{view.job.label} has ended: {view.state}")
             return
@@ -131,7 +131,7 @@ def cancel(ref: Ref, json: Json = False) -> None:
     """Cancel a job that has not ended."""
     settings = load_settings()
     with open_located_ledger(settings) as ledger:
-        view = find_job(ledger, ref, partitions=settings.partitions)
+        view = find_job(ledger, ref)
         state = ledger.cancel(view.id, detail="from the command line")
     if json:
         screen.emit({"id": view.id, "state": state})

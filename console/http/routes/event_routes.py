@@ -153,7 +153,7 @@ _SKEW_MS = 1000
 
 def _just_before(moment: float) -> str:
     """Return a position before a job's first event. Earlier events belong to other jobs."""
-    return f"{max(0, int(moment * 1000) - _SKEW_MS)}-0"
+    return str(max(0, int(moment * 1000) - _SKEW_MS))
 
 
 async def _stream(

@@ -32,6 +32,11 @@ class Submission:
     job: Job
     brought: BroughtAttempt | None = None
 
+    @property
+    def name(self) -> str:
+        """The id without its partition: the same for all jobs with one idempotency key."""
+        return self.id.partition("-")[2]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:

@@ -152,10 +152,9 @@ class Work:
 
     def unfinished(self) -> list[str]:
         """Return the entries that wait or run, except the checks in ten minutes."""
-        settings = self.fleet.services.settings
         found: list[str] = []
         with self.fleet.server.client() as client:
-            for prefix in keys.partition_prefixes(settings.key_prefix, settings.partitions):
+            for prefix in self.fleet.ledger.prefixes():
                 for key in (keys.outbox(prefix), f"{prefix}leases"):
                     found += client.zrange(key, 0, -1)
         checks = tuple(f"c:{job_id}" for job_id in self.ids.values())

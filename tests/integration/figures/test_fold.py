@@ -227,7 +227,7 @@ def test_an_invalid_window_is_refused(text: str) -> None:
 
 def rows_of(scenario: Scenario) -> CycleRows:
     assert isinstance(scenario.ledger, RedisLedger)
-    return CycleRows(scenario.ledger.calls, scenario.ledger.settings)
+    return CycleRows(scenario.ledger.calls, scenario.ledger.prefixes)
 
 
 @pytest.mark.parametrize("partitions", [1, 3])

@@ -136,7 +136,7 @@ def test_lists_of_cycles_leave_out_a_damaged_one(
     found = scenario.ledger.cycles(since=0, limit=10)
     assert [cycle.job_id for cycle in found] == [good]
     assert scenario.view(bad).cycles == ()
-    report = CycleRows(scenario.ledger.calls, scenario.settings)
+    report = CycleRows(scenario.ledger.calls, scenario.ledger.prefixes)
     assert len(report.newest(since=0, limit=10)) in (1, 2)  # a report needs fewer fields
 
 

@@ -535,6 +535,7 @@ def test_the_jobs_of_a_lane_share_its_partition(new_redis_scenario: ScenarioMake
 
 #: Keys of a fleet that belong to no job, lane, session or tenant: see keys.py.
 RECORDS = {"events", "watermarks", "swept_at", "limits", "cycles", "cycle", "remedy"} | {
+    "partitions",
     *("escalation", "escalations", "group", "groups"),
 }
 
@@ -586,4 +587,5 @@ def test_no_key_of_a_job_lane_session_or_tenant_is_left_behind(
     scenario.advance(scenario.settings.cycle_retention + 1)
     scenario.sweep()
     left = [n for n in redis_client.scan_iter(count=1000) if not n.startswith("test:")]
-    assert {n.rpartition("}:")[2] for n in left} <= {"events", "watermarks", "swept_at", "limits"}
+    lasting = {"events", "watermarks", "swept_at", "limits", "partitions"}
+    assert {n.rpartition("}:")[2] for n in left} <= lasting

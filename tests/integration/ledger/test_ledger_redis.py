@@ -378,6 +378,7 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
 #: Keys that this test does not write: figures, alerts, tokens and heartbeats have their own tests.
 OTHERS = (
     r"folded|figures|alert|deliver|tokens|workers|periodic|bulk|configured|edits|late_sweeps"
+    r"|key:|partitions"  # test_ledger_contract_partitions.py
     r"|fleet.*(session|events)"
 )
 #: Keys that never expire, and what bounds them.

@@ -101,7 +101,7 @@ def test_readyz_and_the_page_agree_on_a_late_sweep(
     beat(context, "work", "repair", "verify", "attempt", "control")
     ledger = context.ledger
     ledger.sweep(empty_queues=[])
-    for prefix in keys.partition_prefixes(ledger.settings.key_prefix, ledger.settings.partitions):
+    for prefix in ledger.prefixes():
         ledger.calls.run("SET", keys.swept_at(prefix), (ledger.now() - age) * 1000)
     assert client_of(context).get("/readyz").json()["ok"] is ready
     shown = overview(context.services, context.app)

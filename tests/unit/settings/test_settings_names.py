@@ -17,7 +17,7 @@ DEFAULTS: dict[str, Any] = {
     "home": ".mulligan",
     "embedded_hung_after": 30.0,
     "key_prefix": "mulligan",
-    "partitions": 1,
+    "partitions": None,
     "lease": 30.0,
     "hard_limit": 3600.0,
     "max_claims": 3,

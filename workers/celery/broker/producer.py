@@ -13,13 +13,14 @@ from mulligan.policies.jobs.job import Job
 from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.publish import Publisher
 from mulligan.tasks.jobs.submit import Intake
-from mulligan.tasks.ports.ledger import Ledger, Publication
+from mulligan.tasks.ports.ledger import Publication
 from mulligan.workers.admission.intake import build_intake, outcome_problems
 from mulligan.workers.contract_models import ContractModels, contract_problems
+from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.model import Settings
 
 
-def producer_intake(settings: Settings, ledger: Ledger, *, models: ContractModels) -> Intake:
+def producer_intake(settings: Settings, ledger: RedisLedger, *, models: ContractModels) -> Intake:
     """Return the intake of a producer. Workers check what a job names.
 
     A producer without a list of targets for `on_done` cannot know the workers' list.
@@ -43,7 +44,7 @@ def producer_intake(settings: Settings, ledger: Ledger, *, models: ContractModel
 class ProducerPublisher:
     """Publishes through a minimal Celery app, created for the first publication."""
 
-    def __init__(self, settings: Settings, ledger: Ledger) -> None:
+    def __init__(self, settings: Settings, ledger: RedisLedger) -> None:
         self._settings = settings
         self._ledger = ledger
         self._lock = threading.Lock()

@@ -17,20 +17,18 @@ local function bring(id)
   event('attempt', id, { attempt = 1, state = 'running', mode = 'initial', task_type = R.task_type,
     tenant = given(R.tenant) and R.tenant or nil, waited = 0 })
 end
-local id = latest_incarnation(R.id)
-local stored = redis.call('HMGET', job_key(id or R.id), 'digest', 'body')
-if stored[1] then
-  local kind = '^v%d+:'
-  if stored[1] == R.digest then
-    if given(R.report) then bring(id or R.id) end
-    return { 'seen', id or R.id }
-  end
-  if string.match(stored[1], kind) == string.match(R.digest, kind) then
-    return { 'conflict', id or R.id }
-  end
-  return { 'compare', id or R.id, stored[2] } -- another release made the stored digest
+if given(R.first) and (redis.call('HGET', P .. 'partitions', 'first') or '1') ~= int(R.first) then
+  return { 'spread', R.id } -- by a process that set the number before the first job
+end
+local answer, id = job_of_key(R.id)
+answer = answer or R.keyed and reserved_elsewhere(R.id)
+if answer then
+  if answer[1] == 'seen' and given(R.report) then bring(answer[2]) end
+  return answer
 end
 if R.look then return { 'new', R.id } end
+if given(R.reserved_at) and NOW - tonumber(R.reserved_at) > R.reserved_ms then return { 'late', R.id } end
+if R.keyed and given(R.instead) then redis.call('DEL', reservation_key(R.id)) end
 id = id and next_incarnation(id) or R.id
 local key = job_key(id)
 -- No field `tokens`: usage that was not reported is unknown, not 0.

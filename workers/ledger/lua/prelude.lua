@@ -1,7 +1,7 @@
 -- Shared by the scripts: each is given the definitions that it uses, and builds the functions that it
 -- calls (workers/ledger/connection/scripts.py). No variable may have the name of a shared function.
 -- KEYS[1] is the prefix of one partition, ARGV[1] the request as JSON.
--- The prefix contains the partition's hash tag, so all keys of a script live on one node.
+-- The prefix names the partition: all keys of a script belong to it.
 local P = KEYS[1]
 local R = cjson.decode(ARGV[1])
 -- The time is Redis' own; only tests send `now_ms`, to move the clock.
@@ -278,6 +278,31 @@ local function latest_incarnation(id)
   local records = { cycle_key(id .. ':1:1') }
   for n = 1, 10 do records[n + 1] = P .. 'escalation:' .. id .. ':' .. int(n) end
   return redis.call('EXISTS', unpack(records)) > 0 and id or nil
+end
+
+-- Returns what accepting answers if the key of this id has a job here, else nil and the id of the
+-- latest job with the key, if it left records.
+local function job_of_key(id)
+  local latest = latest_incarnation(id)
+  local found = latest or id
+  local stored = redis.call('HMGET', job_key(found), 'digest', 'body')
+  if not stored[1] then return nil, latest end
+  if stored[1] == R.digest then return { 'seen', found } end
+  local kind = '^v%d+:'
+  if string.match(stored[1], kind) == string.match(R.digest, kind) then return { 'conflict', found } end
+  return { 'compare', found, stored[2] } -- another release made the stored digest
+end
+
+-- A key whose job lives in another partition is reserved in its own one: `<job id>|<since>`.
+local function reservation_key(id) return P .. 'key:' .. string.match(id, '%-(.*)$') end
+-- Returns what accepting answers if the key of this id is reserved for a job with another id. A
+-- reservation that was not used in time is abandoned if there is no such job.
+local function reserved_elsewhere(id)
+  local record = redis.call('GET', reservation_key(id))
+  if not record or record == R.instead then return nil end
+  local other, since = string.match(record, '^(.-)|(.*)$')
+  if other == R.id then return nil end
+  return { 'elsewhere', other, record, NOW - tonumber(since) > R.reserved_ms and 'abandoned' or '' }
 end
 
 local function next_incarnation(id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -14,7 +14,6 @@ from mulligan.policies.cycles.report import CycleRow
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.connection.calls import RedisCalls
 from mulligan.workers.ledger.stored.stored_bodies import read_records
-from mulligan.workers.settings.model import Settings
 
 #: Cycles per script call: a few milliseconds, so that Redis can serve other clients in between.
 _CHUNK = 500
@@ -28,16 +27,16 @@ _FIELD_SEPARATOR, _ROW_SEPARATOR = "\x1f", "\x1e"
 class CycleRows:
     """A reader of cycles. It caches those that have ended, which never change."""
 
-    def __init__(self, calls: RedisCalls, settings: Settings) -> None:
+    def __init__(self, calls: RedisCalls, prefixes: Callable[[], Sequence[str]]) -> None:
         self._calls = calls
-        self._prefixes = keys.partition_prefixes(settings.key_prefix, settings.partitions)
+        self._prefixes = prefixes
         self._ended: dict[str, CycleRow] = {}
 
     def newest(self, *, since: float, limit: int, tenant: str | None = None) -> list[CycleRow]:
         """Return the newest cycles created after ``since``, of one tenant or of all."""
         if len(self._ended) > _CACHED:
             self._ended = {}
-        parts = [self._partition(prefix, since, limit, tenant) for prefix in self._prefixes]
+        parts = [self._partition(prefix, since, limit, tenant) for prefix in self._prefixes()]
         newest = heapq.merge(*parts, key=attrgetter("created_at"), reverse=True)
         return list(islice(newest, limit))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mulligan.policies.jobs.breaker import Breaker, BreakerState
 from mulligan.workers.ledger.connection.calls import RedisCalls
@@ -11,14 +11,14 @@ from mulligan.workers.ledger.connection.calls import RedisCalls
 class RedisBreakers:
     """The providers' breakers and limits, which the claims' scripts enforce."""
 
-    def __init__(self, calls: RedisCalls, *, prefixes: Sequence[str]) -> None:
+    def __init__(self, calls: RedisCalls, prefixes: Callable[[], Sequence[str]]) -> None:
         self._calls = calls
         self._prefixes = prefixes
 
     def all(self) -> dict[str, Breaker]:
         """Return every provider that was called in the last days."""
         merged: dict[str, Breaker] = {}
-        requests = [(prefix, {"read": True}) for prefix in self._prefixes]
+        requests = [(prefix, {"read": True}) for prefix in self._prefixes()]
         for found, now in self._calls.many("read_providers", requests):
             for provider, flat, limit, in_flight, parked in found:
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))

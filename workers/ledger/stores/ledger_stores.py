@@ -26,7 +26,7 @@ class LedgerStores(Partitioned):
 
     @cached_property
     def breakers(self) -> RedisBreakers:
-        return RedisBreakers(self.calls, prefixes=self._prefixes())
+        return RedisBreakers(self.calls, self.prefixes)
 
     @cached_property
     def bulk_actions(self) -> RedisBulkActions:
@@ -39,11 +39,11 @@ class LedgerStores(Partitioned):
 
     @cached_property
     def cycle_rows(self) -> CycleRows:
-        return CycleRows(self.calls, self.settings)
+        return CycleRows(self.calls, self.prefixes)
 
     @cached_property
     def event_streams(self) -> EventStreams:
-        return EventStreams(self.calls, self._prefixes())
+        return EventStreams(self.calls, self.prefixes)
 
     @cached_property
     def periodic_turns(self) -> PeriodicTurns:
@@ -51,7 +51,7 @@ class LedgerStores(Partitioned):
 
     @cached_property
     def quarantine(self) -> Quarantine:
-        return Quarantine(self.calls, self._prefixes())
+        return Quarantine(self.calls, self.prefixes)
 
     @cached_property
     def refused_submissions(self) -> RefusedSubmissions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -40,14 +40,14 @@ class QuarantinedEntry:
 class Quarantine:
     """The quarantined entries of all partitions."""
 
-    def __init__(self, calls: RedisCalls, prefixes: Sequence[str]) -> None:
+    def __init__(self, calls: RedisCalls, prefixes: Callable[[], Sequence[str]]) -> None:
         self._calls = calls
         self._prefixes = prefixes
 
     def entries(self, *, limit: int = 100, tenant: str | None = None) -> list[QuarantinedEntry]:
         """Return the newest entries. A tenant filters these; it does not look further."""
         found: list[QuarantinedEntry] = []
-        for prefix in self._prefixes:
+        for prefix in self._prefixes():
             names = self._calls.run("ZREVRANGE", keys.quarantined(prefix), 0, limit - 1)
             if names:
                 rows = self._calls.run("HMGET", keys.quarantined_entries(prefix), *names)
@@ -62,7 +62,7 @@ class Quarantine:
     def count(self, ids: Sequence[str] | None = None) -> int:
         """Return how many entries are quarantined; with ids, how many of these."""
         found = 0
-        for prefix in self._prefixes:
+        for prefix in self._prefixes():
             if ids is None:
                 found += int(self._calls.run("ZCARD", keys.quarantined(prefix)))
             elif ids:
@@ -86,7 +86,7 @@ class Quarantine:
     ) -> list[str]:
         entries = None if ids is None else list(ids)
         request = {"verb": verb, "entries": entries, "by": by, "tenant": tenant}
-        done = self._calls.many("quarantined", [(prefix, request) for prefix in self._prefixes])
+        done = self._calls.many("quarantined", [(prefix, request) for prefix in self._prefixes()])
         return [str(entry) for entries in done for entry in entries]
 
 
