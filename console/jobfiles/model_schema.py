@@ -50,7 +50,7 @@ MODEL_RULES: dict[str, Schema] = {
     "TextMatch.Options": {
         "anyOf": [
             {"required": [name]}
-            for name in ("contains", "not_contains", "regex", "not_regex", "equals",
+            for name in ("contains", "not_contains", "regex", "not_regex", "equals", "choice",
                          "min_length", "max_length")
         ]
     },

@@ -119,10 +119,10 @@ def test_the_story_shows_the_corrected_prompt_as_a_diff(scene: Scene, tab: Tab) 
     first, second = page.locator("article").all()
     expect(first).to_contain_text("score 33")
     expect(first).to_contain_text("schema_invalid $.age")
-    expect(first).to_contain_text("It must be: integer")
+    expect(first).to_contain_text("must be an integer")
     expect(second).to_contain_text("score 100")
     added = second.locator(".diff .add").all_inner_texts()
-    assert any("must be integer" in line for line in added)
+    assert any("must be an integer" in line for line in added)
     flower = second.get_by_role("link", name="Flower")
     expect(flower).to_have_attribute(
         "href", f"http://127.0.0.1:5555/task/{scene.filled.repaired}-2"

@@ -103,7 +103,9 @@ def test_a_value_is_the_model_and_its_validators_correct_the_prompt(
     assert failure_of(first).kind == "schema_invalid"
     (finding,) = failure_of(first).findings
     assert (finding.path, finding.code) == ("$.name", "value_error")
-    assert "$.name: write the name in capital letters" in (second.plan.prompt or "")
+    assert "$.name does not fit the schema: write the name in capital letters" in (
+        second.plan.prompt or ""
+    )
     assert second.plan.decoding.constrained
     story = result.story()
     assert "write the name in capital letters" in story

@@ -93,7 +93,6 @@ def test_a_killed_process_of_the_procfile_leaves_nothing_behind(
     shell.environment |= {"MULLIGAN_BROKER_URL": broker.url, "FLOWER_BASIC_AUTH": "user:password"}
     home = {"MULLIGAN_HOME": str(shell.folder / "home")}
     commands = procfile()
-    commands["control"] += " -B --scheduler celery.beat.Scheduler"  # as in earlier versions
     running = {
         name: shell.spawn(["sh", "-c", command], ROOT, home) for name, command in commands.items()
     }
