@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from mulligan.policies.failures.command_output import first_error
 from mulligan.policies.jobs.job import Message, Output, Seconds
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.blobs import BlobStore
@@ -27,6 +28,7 @@ from mulligan.workers.sandbox.subprocesses import (
     clean_environment,
     run,
 )
+from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.sandbox.workspace import PrivateCopy, private_copy
 
 #: The workers' operator configures the agent, never a job, because it may use the machine.
@@ -73,7 +75,7 @@ class CommandRunner:
         with private_copy(request.workspace, self._blobs) as copy:
             completed = self._run(request, copy.directory, variables)
             if completed.timed_out or completed.exit_code != 0:
-                raise self._failure(completed, variables)
+                raise self._failure(completed, variables, WorkerPaths(copy.directory))
             return Output(
                 text=_redact(completed.stdout, variables),
                 elapsed_seconds=completed.elapsed,
@@ -107,19 +109,22 @@ class CommandRunner:
             fix = "install it where the workers run, or name its full path in argv"
             raise self._error(f"{error}; {fix}", cause="program_missing") from None
 
-    def _failure(self, completed: Completed, variables: Mapping[str, str]) -> RunnerError:
+    def _failure(
+        self, completed: Completed, variables: Mapping[str, str], paths: WorkerPaths
+    ) -> RunnerError:
         """Return the program's failure; not final, because another prompt may succeed."""
-        stderr = _redact(completed.stderr, variables)[-_STDERR_TAIL:]
+        stderr = paths.clean(_redact(completed.stderr, variables))
         evidence = {
             "kind": "command_failed",
             "argv": list(self._options.argv),
             "exit_code": completed.exit_code,
             "signal": completed.signal,
             "timed_out": completed.timed_out,
-            "stderr_tail": stderr,
+            "stderr_tail": stderr[-_STDERR_TAIL:],
+            "error": first_error(stderr),
         }
-        last_line = (stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-        message = f"{self._options.argv[0]} {_describe_exit(completed)}: {last_line[:300]}"
+        reason = evidence["error"] or "nothing on stderr"
+        message = f"{self._options.argv[0]} {_describe_exit(completed)}: {reason}"
         return RunnerError(message, evidence, final=False)
 
     def _store_diff(self, copy: PrivateCopy) -> str | None:

@@ -120,6 +120,20 @@ def test_a_failure_has_evidence() -> None:
     assert error.evidence["timed_out"] is False
 
 
+def test_a_failure_names_the_first_error_without_paths_of_the_worker(exercise: Path) -> None:
+    """Given an agent that fails on a file of its copy and then sums up what happened."""
+    code = (
+        "import pathlib, sys; place = pathlib.Path('main.py').resolve();"
+        " sys.stderr.write(f'{place}:1:7: error: bad\\nFound 1 error.\\n'); sys.exit(1)"
+    )
+    blobs = fake_blobs()
+    workspace = Workspace(snapshot=blobs.put(pack(exercise, max_bytes=1 << 20)))
+    error = error_of(python(code, blobs), workspace=workspace)
+    assert str(error).endswith("exited with code 1: main.py:1:7: error: bad")
+    assert error.evidence["stderr_tail"] == "main.py:1:7: error: bad\nFound 1 error.\n"
+    assert error.evidence["error"] == "main.py:1:7: error: bad"
+
+
 def test_a_signal_is_reported() -> None:
     error = error_of(python("import os; os.kill(os.getpid(), 9)"))
     assert (error.evidence["signal"], error.evidence["exit_code"]) == (9, None)
