@@ -285,6 +285,14 @@ def test_verify_shows_the_next_prompt_of_a_bad_answer() -> None:
     assert document["next_prompt"].startswith("Extract the age.")
 
 
+def test_verify_says_that_only_the_decoding_of_the_next_attempt_changes() -> None:
+    """Given a runner that constrains answers to the contract, whose form was all that was wrong."""
+    runner = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m"}
+    file = write_file("job.json", job(runner=runner))
+    shown = invoke("verify", file, "--answer", "-", "--next-prompt", stdin="31", code=1).stdout
+    assert shown.endswith("\nthe prompt stays the same: only the decoding changes\n")
+
+
 def test_verify_runs_tests_in_a_workspace() -> None:
     Path("exercise").mkdir()
     Path("exercise/test_it.py").write_text("from it import f\n\ndef test_f():\n    assert f() == 1")

@@ -311,9 +311,10 @@ def test_an_invalid_option_is_refused(app: Celery, options: dict[str, Any], expe
 
 def test_every_invalid_option_is_reported_at_once(app: Celery) -> None:
     options: dict[str, Any] = {"mode": "of", "task_type": "", "policy": {"a": 1, "b": 2}}
+    limits = {"time_limit": 7200, "soft_time_limit": 7000}
     with pytest.raises(BadInput) as raised:
-        app.task(base=RepairingTask, shared=False, **options)(first_letter).delay("text")
-    assert len(raised.value.problems) == 4
+        app.task(base=RepairingTask, shared=False, **options, **limits)(first_letter).delay("text")
+    assert len(raised.value.problems) == 6
 
 
 def test_unrelated_options_are_accepted(app: Celery, ledger: RedisLedger) -> None:

@@ -201,6 +201,17 @@ def test_each_cause_changes_the_decoding(
     assert instruction.show_last_answer is shows_last
 
 
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        ('"b" fits no schema', '$.a.b does not fit the schema: "b" fits no schema.'),
+        ("none fits", '$.a.b does not fit the schema: none fits. It is "b".'),
+    ],
+)
+def test_a_value_that_the_message_quotes_is_not_repeated(message: str, sentence: str) -> None:
+    assert schema("oneOf", message=message, actual="b").prompt_suffix == sentence
+
+
 def test_truncated_code_gets_a_larger_cap_but_no_schema() -> None:
     data = {"status": "fail", "verifier_id": "pytest.subprocess"}
     result = VerificationResult.model_validate(data)

@@ -289,19 +289,23 @@ def test_nothing_is_left_to_say_about_the_form_of_a_constrained_answer() -> None
 
 def test_a_fresh_start_has_nothing_of_the_failed_answer() -> None:
     pattern = {"message": "m", "code": "pattern", "expected": "^(bug|feature)$", "actual": "Bug!"}
+    size = {"message": "m", "code": "maxLength", "path": "$.name", "expected": 9, "actual": "Bob!"}
     prompt = build(
         WRONG_AGE,
-        result("text.match", errors=[pattern]),
-        result("pytest.subprocess", errors=[
+        result("pytest.subprocess", evidence={"report": "E   assert 3 == 4"}, errors=[
             {"message": "assert 3 == 4", "code": "assertion", "path": "t.py::a"}]),
+        result("contract.schema", errors=[size]),
+        result("text.match", errors=[pattern]),
         last_answer='{"name": "Alice", "age": "31"}',
         fresh=True,
         worked_before=["fix_type"],
     )  # fmt: skip
-    for trace in ("Alice", "31", "Bug!", "assert", "t.py", "last answer", "before", "correct"):
+    for trace in ("Alice", "31", "Bug!", "Bob!", "assert", "t.py", "last answer", "before"):
         assert trace not in prompt
+    assert "correct" not in prompt
     assert prompt.startswith(TASK)
     assert "JSON Schema" in prompt
+    assert "$.name must have at most 9 characters." in prompt
     assert 'must match the pattern "^(bug|feature)$".' in prompt
 
 
