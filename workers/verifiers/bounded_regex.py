@@ -17,7 +17,7 @@ from mulligan.tasks.ports.errors import BadInput, VerifierError
 
 _STEPS = 1_000_000
 _COMPILED_BYTES = 1 << 20
-_PATTERN_CHARACTERS = 2_000
+PATTERN_CHARACTERS = 2_000
 
 
 class BoundedRegex:
@@ -25,8 +25,8 @@ class BoundedRegex:
 
     def __init__(self, pattern: str, *, ignore_case: bool = False) -> None:
         """Compile the pattern, or raise BadInput."""
-        if len(pattern) > _PATTERN_CHARACTERS:
-            raise BadInput(f"a pattern may have at most {_PATTERN_CHARACTERS} characters")
+        if len(pattern) > PATTERN_CHARACTERS:
+            raise BadInput(f"a pattern may have at most {PATTERN_CHARACTERS} characters")
         self.pattern = pattern
         self._validator = _compile(f"(?i){pattern}" if ignore_case else pattern)
 

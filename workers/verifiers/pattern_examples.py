@@ -15,11 +15,13 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from mulligan.tasks.ports.errors import BadInput, VerifierError
-from mulligan.workers.verifiers.bounded_regex import BoundedRegex
+from mulligan.workers.verifiers.bounded_regex import PATTERN_CHARACTERS, BoundedRegex
 
 #: A pattern that accepts more texts than this is not a choice.
 _MAX_TEXTS = 12
 _MAX_LENGTH = 200
+#: Parts of a pattern to write for one example; repetitions of nothing add no length.
+_MAX_STEPS = 2_000
 #: What to write for "any character"; mixed characters satisfy rules for passwords.
 _LETTERS, _MIXED = "abcdefgh", "aA1-"
 #: Tried in this order for a class of characters, before those that the class itself names.
@@ -89,7 +91,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 def _parse(pattern: str, *, without: int = 0) -> Tree:
     """Return the pattern's tree; empty if it cannot be parsed or has one of these flags."""
-    if _NESTED_CLASS.search(pattern):
+    if len(pattern) > PATTERN_CHARACTERS or _NESTED_CLASS.search(pattern):
         return ()
     try:
         # ``re`` writes the name of a group as (?P<name>…), JSON Schema as (?<name>…).
@@ -103,19 +105,24 @@ def _parse(pattern: str, *, without: int = 0) -> Tree:
 
 
 def _without_outer_space(tree: Tree) -> Tree:
-    """Drop ``\\s*`` after the first anchor and before the last one."""
-    return tuple(
-        (operation, argument)
-        for at, (operation, argument) in enumerate(tree)
-        if not (at in (1, len(tree) - 2) and _is_optional_space(str(operation), argument))
-    )
+    """Drop ``\\s*`` after an anchor at the start and before one at the end."""
+    start = 1 if _is_anchor(tree[:1]) and _is_optional_space(tree[1:2]) else 0
+    end = 1 if _is_anchor(tree[-1:]) and _is_optional_space(tree[-2:-1]) else 0
+    inner = tree[2 * start : len(tree) - 2 * end]
+    return (*tree[:start], *inner, *tree[len(tree) - end :])
 
 
-def _is_optional_space(operation: str, argument: Any) -> bool:
-    if operation not in ("MAX_REPEAT", "MIN_REPEAT"):
-        return False
-    low, _, ((inner, classes), *more) = argument
-    return low == 0 and not more and str(inner) == "IN" and "SPACE" in str(classes)
+def _is_anchor(part: Tree) -> bool:
+    return [str(operation) for operation, _ in part] == ["AT"]
+
+
+def _is_optional_space(part: Tree) -> bool:
+    """Return whether this is ``\\s*``, and not ``\\S*`` or a class with more in it."""
+    for operation, argument in part:
+        if str(operation) in ("MAX_REPEAT", "MIN_REPEAT"):
+            low, _, inner = argument
+            return low == 0 and str(list(inner)) == "[(IN, [(CATEGORY, CATEGORY_SPACE)])]"
+    return False
 
 
 def _texts(tree: Tree) -> list[str]:
@@ -170,7 +177,7 @@ class _Sampler:
         """``anything`` is written for any character, ``extra`` times more than required."""
         self._anything, self._extra = anything, extra
         self._groups: dict[int, str] = {}
-        self._length = 0
+        self._length = self._steps = 0
 
     def text_of(self, tree: Tree) -> str:
         """Return the text; empty if it would be long or the tree has an unknown operation."""
@@ -183,6 +190,9 @@ class _Sampler:
         return "".join(self._one(str(operation), argument) for operation, argument in tree)
 
     def _one(self, operation: str, argument: Any) -> str:
+        self._steps += 1
+        if self._steps > _MAX_STEPS:
+            raise _NoText
         match operation, argument:
             case "LITERAL", code:
                 return self._written(chr(code))

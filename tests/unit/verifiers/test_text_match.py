@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -171,7 +172,19 @@ def test_a_pattern_without_a_cheap_example_has_none(pattern: str) -> None:
     assert fixed_texts(pattern) is None
 
 
-@pytest.mark.parametrize("pattern", ["^bug|feature$", "(?m)^(a|b)$", "^(a|b|)$", r"^\d$", "[^a]"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^bug|feature$",
+        "(?m)^(a|b)$",
+        "^(a|b|)$",
+        r"^\d$",
+        "[^a]",
+        r"^\S*@\S*$",
+        r"^[\s\d]*x$",
+        r"name\s*:",
+    ],
+)
 def test_only_a_list_of_texts_is_a_choice(pattern: str) -> None:
     assert fixed_texts(pattern) is None
 
@@ -205,6 +218,21 @@ def test_a_costly_pattern_ends_without_a_verdict() -> None:
 
 def test_an_example_of_a_costly_pattern_is_cheap() -> None:
     assert examples_of(CATASTROPHIC) == ("xxy", "xxxxxxxxy")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(?:(?:(?:(?:^){200}){200}){200}){200}c",
+        r"(?:(?:(?:(?:\b){200}){200}){200}){200}c",
+        "[a" * 200_000,
+    ],
+)
+def test_a_pattern_that_would_take_long_to_write_out_has_no_example(pattern: str) -> None:
+    started = perf_counter()
+    assert examples_of(pattern) == ()
+    assert fixed_texts(pattern) is None
+    assert perf_counter() - started < 1
 
 
 def test_a_pattern_with_exponential_backtracking_is_decided() -> None:
