@@ -24,6 +24,7 @@ from mulligan.tasks.ports.errors import BadInput, MulliganError
 from mulligan.workers.celery.broker.queues import REQUIRED_QUEUES, SUBMIT_QUEUE
 from mulligan.workers.celery.broker.stranded import stranded_messages
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stores.refused_submissions import recent_words
 from mulligan.workers.local.embedded_redis import EmbeddedRedis, data_folder
 from mulligan.workers.local.home_server import choose_server
 from mulligan.workers.local.server_binary import OLDEST, find_server
@@ -337,5 +338,4 @@ def check_submissions(ledger: RedisLedger, app: Celery) -> Iterator[Check]:
         )
         yield warn("submissions", f"{stranded.text}; no worker of mulligan serves it", fix)
     if refused := ledger.refused_submissions.recent():
-        said = f"{counted(refused, 'submission')} refused in the last hour"
-        yield warn("submissions", said, "`mulligan jobs refused` says why")
+        yield warn("submissions", recent_words(refused), "`mulligan jobs refused` says why")

@@ -24,13 +24,14 @@ from mulligan.tasks.ports.ledger import EscalationGroup
 from mulligan.workers.celery.broker.queue_depth import QueueDepth, waiting
 from mulligan.workers.celery.broker.queues import (
     CONTROL_QUEUE,
-    QUEUES,
     REQUIRED_QUEUES,
+    SHOWN_QUEUES,
     SUBMIT_QUEUE,
     main_queue,
 )
 from mulligan.workers.celery.broker.stranded import StrandedMessages, stranded_messages
 from mulligan.workers.ledger.stores.beats import STALE, Beat
+from mulligan.workers.ledger.stores.refused_submissions import recent_words
 from mulligan.workers.services import Services
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def read_current_state(
 
 def _queues(app: Celery) -> Mapping[str, QueueDepth] | None:
     try:
-        return waiting(app, QUEUES)
+        return waiting(app, SHOWN_QUEUES)
     except OperationalError:
         return None  # the page reports it and shows what the ledger knows
 
@@ -280,7 +281,7 @@ def queue_statuses(now: CurrentState) -> tuple[QueueStatus, ...]:
     add up and agree with `/api/scale` for the pool of that name.
     """
     statuses = []
-    for name in QUEUES:
+    for name in SHOWN_QUEUES:
         served = any(name in beat.queues for beat in now.beats)
         counted_here = [beat for beat in now.beats if queue_of(beat) == name]
         found = (now.queues or {}).get(name)
@@ -324,7 +325,7 @@ def _submissions(now: CurrentState) -> Iterator[NeedsAttention]:
     if now.submissions_refused:
         yield NeedsAttention(
             kind="submissions",
-            title=f"{counted(now.submissions_refused, 'submission')} refused in the last hour",
+            title=recent_words(now.submissions_refused),
             detail="their producers must correct them; see Operations",
             count=now.submissions_refused,
         )

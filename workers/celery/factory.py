@@ -231,6 +231,7 @@ def accept_message(
         services.ledger.refused_submissions.note(
             error.problems, id=message, origin="celery", raw=raw
         )
+        log.warning("The submission %.200r is refused: %.500r", message, str(error))
         raise
 
 
@@ -265,5 +266,6 @@ def _register(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:
         quiet = errors.quiet(function)
         app.task(name=f"mulligan.{name}", bind=True, base=StateTask, shared=False)(quiet)
     redacted = {"bind": True, "base": StateTask, "shared": False, "Request": REDACTED}
-    app.task(name="mulligan.submit", **redacted)(submit_job)
+    # A refusal is on record and has a line in the log, which needs no traceback of it.
+    app.task(name="mulligan.submit", throws=(BadInput,), **redacted)(submit_job)
     app.task(name="mulligan.edit", ignore_result=True, shared=False)(errors.quiet(edit))

@@ -12,7 +12,7 @@ from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.console.reports.providers import visible_parked
 from mulligan.workers.celery.broker.queue_depth import depths
-from mulligan.workers.celery.broker.queues import JOB_QUEUES, QUEUES, pause_name
+from mulligan.workers.celery.broker.queues import JOB_QUEUES, SHOWN_QUEUES, pause_name
 
 What = Annotated[
     str,
@@ -27,7 +27,7 @@ def list_queues(json: Json = False) -> None:
     """List the queues, what is paused and what waits."""
     with open_ledger_backend() as backend:
         paused = backend.ledger.paused()
-        waiting = depths(backend.app, QUEUES)
+        waiting = depths(backend.app, SHOWN_QUEUES)
         parked = visible_parked(backend.services, tenant=None)
     if json:
         rows = [asdict(each) for each in parked]
@@ -35,7 +35,7 @@ def list_queues(json: Json = False) -> None:
         return
     for name, depth in waiting.items():
         mark = "  paused" if f"queue:{name}" in paused else ""
-        screen.say(f"{name:<8} {depth:>7,}{mark}")
+        screen.say(f"{name:<15} {depth:>7,}{mark}")
     for what in paused:
         if not what.startswith("queue:"):
             screen.say(f"paused: {what}")

@@ -23,7 +23,7 @@ from mulligan.console.http.errors import HttpError
 from mulligan.policies.figures import trend
 from mulligan.policies.figures.facts import RETRY_BOUNDS, SCORE_BOUNDS, Figure
 from mulligan.workers.celery.broker.queue_depth import waiting
-from mulligan.workers.celery.broker.queues import QUEUES
+from mulligan.workers.celery.broker.queues import SHOWN_QUEUES
 
 _BREAKERS = {"closed": 0, "limited": 0, "half_open": 1, "open": 2}
 _GROUPS = 5000
@@ -81,7 +81,7 @@ class _Metrics(Collector):
         oldest = GaugeMetricFamily(
             "mulligan_queue_oldest_seconds", "Age of the oldest message.", labels=["queue"]
         )
-        for queue, found in waiting(self._context.app, QUEUES).items():
+        for queue, found in waiting(self._context.app, SHOWN_QUEUES).items():
             # AMQP does not report priorities: everything has an empty one.
             depths: Mapping[Any, int] = found.by_priority or {"": found.depth}
             for priority, count in depths.items():

@@ -21,7 +21,7 @@ from mulligan.policies.figures.format import duration
 from mulligan.policies.jobs.sweep_health import sweep_health
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.celery.broker.queue_depth import depths
-from mulligan.workers.celery.broker.queues import QUEUES, pause_name
+from mulligan.workers.celery.broker.queues import SHOWN_QUEUES, pause_name
 from mulligan.workers.ledger.stores.quarantine import QuarantinedEntry
 from mulligan.workers.ledger.stores.refused_submissions import RefusedSubmission
 
@@ -110,7 +110,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
     def queues(caller: Ops) -> QueueList:
         """List the queues with the number of waiting messages, and what is parked outside them."""
         paused = context.ledger.paused()
-        waiting = depths(context.app, QUEUES)
+        waiting = depths(context.app, SHOWN_QUEUES)
         return QueueList(
             queues=[
                 QueueRow(name=name, waiting=depth, paused=f"queue:{name}" in paused)

@@ -19,6 +19,7 @@ from mulligan.console.reports.overview import overview
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.broker.stranded import StrandedMessages, stranded_messages
 from mulligan.workers.celery.factory import accept_message
+from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.stores import refused_submissions
 
 SECRET = "the secret prompt"
@@ -98,6 +99,48 @@ def test_the_record_is_capped(
     assert len(newest["problems"]) == 21
     assert newest["problems"][-1].startswith("and ")
     assert max(map(len, [newest["task_type"], *newest["problems"]])) <= 301
+
+
+def test_a_figure_that_reached_the_cap_is_a_minimum(
+    context: ConsoleContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refused_submissions, "CAP", 3)
+    for number in range(5):
+        send(context, f"message-{number}", **BAD)
+    (check,) = check_submissions(context.ledger, context.app)
+    assert check.said == "at least 3 submissions refused in the last hour"
+
+
+def test_a_long_id_is_cut(
+    context: ConsoleContext, api: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(context, "x" * 1_000_000, **BAD)
+    (found,) = listed(api)
+    assert found["id"] == "x" * 200 + "…"
+    assert len(caplog.records[-1].getMessage()) < 1000
+
+
+def test_a_record_that_cannot_be_read_hides_no_other(
+    context: ConsoleContext, api: TestClient
+) -> None:
+    """Given a damaged record, and one with a field of a later version."""
+    send(context, **BAD)
+    key = keys.refused_submissions(keys.fleet_prefix(context.settings.key_prefix))
+    later = {**listed(api)[0], "later": 1}
+    del later["at"]
+    for record in ("{", "[]", json.dumps(later)):
+        context.ledger.calls.run("ZADD", key, 1e12, record)
+    assert [each["id"] for each in listed(api)] == ["message-1"]
+
+
+def test_submissions_that_wait_are_counted(context: ConsoleContext, api: TestClient) -> None:
+    context.app.send_task("mulligan.submit", kwargs=BAD, queue="mulligan.submit")
+    queues = {row["name"]: row["waiting"] for row in api.get("/api/queues").json()["queues"]}
+    assert queues["mulligan.submit"] == 1
+    assert (
+        'mulligan_queue_depth{priority="0",queue="mulligan.submit"} 1.0' in api.get("/metrics").text
+    )
+    assert "mulligan.submit" in api.get("/operations").text
 
 
 def test_people_see_refusals_on_the_page_the_command_line_and_in_doctor(

@@ -39,6 +39,8 @@ JOB_QUEUES = (REPAIR_QUEUE, VERIFY_QUEUE, ATTEMPT_QUEUE)
 QUEUES = (*JOB_QUEUES, EDIT_QUEUE, LOOP_QUEUE, CONTROL_QUEUE)
 #: Queues that some worker must serve, or jobs make no progress.
 REQUIRED_QUEUES = (*JOB_QUEUES, CONTROL_QUEUE)
+#: Queues whose messages people see counted.
+SHOWN_QUEUES = (*QUEUES, SUBMIT_QUEUE)
 
 #: What a worker and Flower say when they end because of it.
 NO_BROKER = "No broker: set MULLIGAN_BROKER_URL, or broker_url in mulligan.toml."

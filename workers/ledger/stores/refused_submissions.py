@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from mulligan.policies.figures.format import counted
 from mulligan.policies.problem import Problem
 from mulligan.tasks.ports.ledger import LedgerClock
 from mulligan.workers.ledger import keys
@@ -23,6 +24,8 @@ CAP = 1000
 #: Problems kept of one submission, and characters of each.
 _PROBLEMS = 20
 _LONGEST = 300
+#: Characters of an id or a task type, which are as long as their sender made them.
+_NAME = 200
 #: Seconds in which a refusal needs attention.
 RECENT = 3600.0
 
@@ -71,11 +74,11 @@ class RefusedSubmissions:
         if len(problems) > _PROBLEMS:
             said.append(f"and {len(problems) - _PROBLEMS:,} more")
         fields = {
-            "id": id,
+            "id": _cut(id, _NAME),
             "origin": origin,
             "by": by,
             "tenant": tenant,
-            "task_type": task_type[:200] if isinstance(task_type, str) else None,
+            "task_type": _cut(task_type, _NAME) if isinstance(task_type, str) else None,
             "problems": said,
         }
         now = self._clock.now()
@@ -88,17 +91,28 @@ class RefusedSubmissions:
         """Return the newest refusals; with a tenant, only those of its tokens."""
         found = self._calls.run("ZREVRANGE", self._key, 0, CAP - 1, "WITHSCORES")
         read = (_read(text, float(at)) for text, at in zip(found[::2], found[1::2], strict=True))
-        return [each for each in read if tenant is None or each.tenant == tenant][:limit]
+        known = (each for each in read if each is not None)
+        return [each for each in known if tenant is None or each.tenant == tenant][:limit]
 
     def recent(self) -> int:
-        """Return how many submissions were refused within the last hour."""
+        """Return how many submissions were refused within the last hour, up to CAP."""
         return int(self._calls.run("ZCOUNT", self._key, self._clock.now() - RECENT, "+inf"))
 
 
-def _read(text: str, at: float) -> RefusedSubmission:
-    fields = json.loads(text)
-    return RefusedSubmission(**{**fields, "problems": tuple(fields["problems"])}, at=at)
+def recent_words(count: int) -> str:
+    """Return a sentence about the refusals of the last hour: older records may be gone."""
+    most = "at least " if count >= CAP else ""
+    return f"{most}{counted(count, 'submission')} refused in the last hour"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+def _read(text: str, at: float) -> RefusedSubmission | None:
+    """Return a record; None if it is damaged or of a later version."""
+    try:
+        fields = json.loads(text)
+        return RefusedSubmission(**{**fields, "problems": tuple(fields["problems"])}, at=at)
+    except (TypeError, ValueError, KeyError):
+        return None
+
+
+def _cut(text: str, longest: int = _LONGEST) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}…"
