@@ -221,8 +221,8 @@ def test_spaces():
     assert slug("  a   b ") == "a-b"
 """
 }
-PYTEST = [{"id": "pytest.subprocess", "args": ["test_slug.py"], "timeout": 10}]
-HANGS = [{"id": "pytest.subprocess", "args": ["test_slug.py"], "timeout": 2}]
+PYTEST = [{"id": "pytest.subprocess", "args": ["test_slug.py"], "timeout": 60}]
+HANGS = [{"id": "pytest.subprocess", "args": ["test_slug.py"], "timeout": 8}]
 
 
 def code(title: str, answer: str, **more: Any) -> Case:
