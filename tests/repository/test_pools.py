@@ -173,7 +173,7 @@ def command_lines() -> Iterator[Any]:
         yield pytest.param(list(container(name)["command"]), id=f"kubernetes:{name}")
 
 
-@pytest.mark.parametrize("argv", command_lines())
+@pytest.mark.parametrize("argv", list(command_lines()))
 def test_every_command_can_be_parsed(argv: list[str]) -> None:
     program, *arguments = argv
     if program == "celery":
