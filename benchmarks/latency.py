@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.plain import RETRIES
 from benchmarks.rig import GOOD, SCHEMA, WRONG, Rig, rig, wait_until
-from mulligan.tasks.jobs.read_job import read_job
+from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.submit import submit_jobs
 
 PROBES = 200
@@ -19,10 +19,10 @@ def mulligan(folder: Path, waiting: int) -> list[float]:
         services = bench.services()
         verifiers = ["json.object", {"id": "contract.schema", "schema": SCHEMA}]
         common = {"task_type": "bench", "prompt": "x" * 1000, "verifiers": verifiers}
-        backlog = read_job({**common, "runner": {"kind": "scripted", "answers": [GOOD]}})
+        backlog = Job.model_validate({**common, "runner": {"kind": "scripted", "answers": [GOOD]}})
         for start in range(0, waiting, 500):
             submit_jobs(services.intake, [backlog] * min(500, waiting - start))
-        probe = read_job(
+        probe = Job.model_validate(
             {**common, "priority": 0, "runner": {"kind": "scripted", "answers": [WRONG, GOOD]}}
         )
         bench.start("mulligan.workers.app", "-P", "threads", "-c", "4", "-Q", "repair")

@@ -24,8 +24,7 @@ from rich.table import Table
 
 from benchmarks.limited_server import Limits, limited_server, read_figures
 from benchmarks.rig import Rig, rig, wait_until
-from mulligan.policies.jobs.job import TERMINAL
-from mulligan.tasks.jobs.read_job import read_job
+from mulligan.policies.jobs.job import TERMINAL, Job
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.workers.services import Services
 
@@ -104,7 +103,7 @@ def measure(folder: Path, case: Case, *, time_limit: float) -> Figures:
         bench.start("mulligan.workers.app", "-P", "threads", "-c", slots, "-Q", "repair,attempt")
         services = bench.services()
         _warm_up(bench, services)
-        job = read_job(_job(provider) | case.options)
+        job = Job.model_validate(_job(provider) | case.options)
         started = time.perf_counter()
         submit_jobs(services.intake, [job] * case.jobs)
         while (ended := _count(bench, *TERMINAL) - 1) < case.jobs:
@@ -127,7 +126,7 @@ def measure(folder: Path, case: Case, *, time_limit: float) -> Figures:
 def _warm_up(bench: Rig, services: Services) -> None:
     """Run one job at another provider, so that the workers have started and loaded everything."""
     with limited_server(Limits(seconds=0)) as provider:
-        submit_jobs(services.intake, [read_job(_job(provider))])
+        submit_jobs(services.intake, [Job.model_validate(_job(provider))])
         wait_until(lambda: _count(bench, "succeeded") == 1, seconds=120)
 
 

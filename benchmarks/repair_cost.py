@@ -21,8 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mulligan.policies.jobs.job import TERMINAL
-from mulligan.tasks.jobs.read_job import read_job
+from mulligan.policies.jobs.job import TERMINAL, Job
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.workers.local.local_stack import local_stack
 from mulligan.workers.local.temporary_ledger import temporary_ledger
@@ -103,7 +102,7 @@ def ask_mulligan(url: str) -> None:
             "verifiers": ["json.object", {"id": "contract.schema", "schema": SCHEMA}],
             "policy": {"max_attempts": ALLOWED},
         }
-        (accepted,) = submit_jobs(stack.intake, [read_job(job)])
+        (accepted,) = submit_jobs(stack.intake, [Job.model_validate(job)])
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             view = stack.ledger.job(accepted.id)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.rig import GOOD, SCHEMA, Rig, rig, wait_until
-from mulligan.tasks.jobs.read_job import read_job
+from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.submit import submit_jobs
 
 PAYLOAD = "x" * 1000
@@ -48,7 +48,7 @@ def mulligan(folder: Path, tasks: int) -> Rate:
     """Measure the complete attempt: claim, answer, store, json.object, contract.schema, settle."""
     with rig(folder) as bench:
         services = bench.services()
-        job = read_job(
+        job = Job.model_validate(
             {
                 "task_type": "bench",
                 "prompt": PAYLOAD,
@@ -100,7 +100,7 @@ def round_trips(folder: Path) -> float:
             "runner": {"kind": "scripted", "answers": [GOOD]},
             "verifiers": ["json.object", {"id": "contract.schema", "schema": SCHEMA}],
         }
-        accepted = submit_jobs(services.intake, [read_job(job)] * 101)
+        accepted = submit_jobs(services.intake, [Job.model_validate(job)] * 101)
         run_attempt(services.context, Entry("attempt", accepted[0].id, 1))
         before = services.ledger.round_trips
         for answer in accepted[1:]:

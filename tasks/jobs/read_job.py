@@ -36,14 +36,6 @@ _SOUND_WORKSPACE = {"snapshot": "sha256:-"}
 _MOST_VERIFIERS = 50
 
 
-def read_job(raw: Any) -> Job:
-    """Read a job from plain data. Raise BadInput with every problem of its form."""
-    job, problems = inspect_job(raw, lambda _: [])
-    refuse(problems)
-    assert job is not None  # noqa: S101 - without a problem there is a job
-    return job
-
-
 def read_jobs(raws: Sequence[Any], check: Check, *, single: bool = False) -> list[Job]:
     """Read jobs from plain data. If one is malformed, raise BadInput with every problem of all.
 

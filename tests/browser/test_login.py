@@ -10,9 +10,9 @@ import pytest
 from browsing import ARTIFACTS, Tab
 from playwright.sync_api import expect
 from support.console_server import RunningConsole, new_token, running_console
+from support.jobs import read_job
 from support.ledger_scenario import SettingsMaker
 
-from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.submit import submit_jobs
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from mulligan.console.http.context import ConsoleContext
 from mulligan.policies.jobs.job import TERMINAL
-from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.local.local_stack import local_stack
+from support.jobs import read_job
 from support.waiting import wait_for
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.policies.jobs.job import TERMINAL
-from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.celery.broker.queues import Pool
@@ -20,6 +19,7 @@ from mulligan.workers.celery.factory import create_app
 from mulligan.workers.local.supervisor import Child, Stack, child_environment
 from mulligan.workers.services import Services, app_services
 from mulligan.workers.settings.model import Settings
+from support.jobs import read_job
 from support.processes import processes_with
 from support.redis_server import RedisServer
 from support.waiting import wait_for

@@ -12,6 +12,7 @@ from mulligan.policies.failures.failure import (
 )
 from mulligan.policies.jobs.job import Job, Output, Usage
 from mulligan.policies.repair.verdict import Verdict
+from mulligan.tasks.jobs.read_job import read_jobs
 from mulligan.tasks.ports.ledger import AttemptView
 
 SCHEMA = {
@@ -32,6 +33,12 @@ def make_job(**fields: Any) -> Job:
         "verifiers": ["json.object"],
     }
     return Job.model_validate({**defaults, **fields})
+
+
+def read_job(raw: Any) -> Job:
+    """Read a job from plain data. Raise BadInput with every problem of its form."""
+    (job,) = read_jobs([raw], lambda _: [], single=True)
+    return job
 
 
 def scripted(*answers: Any, **changes: Any) -> dict[str, Any]:

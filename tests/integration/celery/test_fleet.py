@@ -166,7 +166,8 @@ def test_a_cancelled_job_does_not_run(fleet: Fleet) -> None:
 
 def test_an_accepted_but_unpublished_job_is_found(fleet: Fleet) -> None:
     """Given a producer that died between accepting and publishing, then the sweep publishes."""
-    from mulligan.tasks.jobs.read_job import read_job
+    from support.jobs import read_job
+
     from mulligan.tasks.ports.ledger import Submission
     from mulligan.workers.ledger.stored.job_ids import job_id as new_id
 

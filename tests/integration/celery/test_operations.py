@@ -176,7 +176,8 @@ def test_a_job_from_the_broker_carries_no_authority(strict: Fleet, job: dict[str
 
 def test_a_worker_refuses_what_its_configuration_does_not_allow(strict: Fleet) -> None:
     """Given a producer whose settings allow inline runners, then the worker still decides."""
-    from mulligan.tasks.jobs.read_job import read_job
+    from support.jobs import read_job
+
     from mulligan.tasks.ports.ledger import Submission
     from mulligan.workers.ledger.stored.job_ids import job_id as new_id
 

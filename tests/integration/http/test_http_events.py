@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 from support.console_server import RunningConsole, new_token, running_console
-from support.jobs import GOOD, scripted
+from support.jobs import GOOD, read_job, scripted
 from support.provider_calls import fail_call, start_call
 from support.redis_server import RedisServer
 from support.waiting import wait_for
@@ -24,7 +24,6 @@ from mulligan.console.http import broadcast as broadcasting
 from mulligan.console.http.access import COOKIE
 from mulligan.console.http.routes import event_routes as streaming
 from mulligan.console.page.live_list import newest
-from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.workers.settings.model import Settings
 

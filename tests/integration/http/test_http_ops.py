@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from support.console_server import client_of, new_token
-from support.jobs import GOOD, scripted
+from support.jobs import GOOD, read_job, scripted
 from support.ledger_scenario import SettingsMaker
 from support.redis_server import RedisServer
 
 from mulligan.console.http.context import ConsoleContext, open_context
-from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.settings.model import Settings

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from support.doubles import FakeRunner
+from support.jobs import read_job
 from support.ledger_scenario import Scenario, ScenarioMaker, attempt_context, intake_of
 from support.provider_calls import open_breaker
 
 from mulligan.policies.cycles.cycle import CycleStatus
 from mulligan.tasks.jobs.attempt import run_attempt
-from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.jobs.submit import submit_jobs

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.jobs import make_job
+from support.jobs import make_job, read_job
 from support.ledger_scenario import ScenarioMaker, intake_of
 
 from mulligan.policies.cycles.delayed import (
@@ -19,7 +19,6 @@ from mulligan.policies.cycles.delayed import (
     suggested,
 )
 from mulligan.policies.jobs.job import Job
-from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.errors import BadInput
 

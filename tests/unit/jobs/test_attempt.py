@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.doubles import FakeRunner, fake_ledger
-from support.jobs import failure_of, make_job
+from support.jobs import failure_of, make_job, read_job
 
 from mulligan.policies.failures.failure import FailureKind, VerificationResult
 from mulligan.policies.jobs.job import Decoding, Job, Output, Usage
@@ -17,7 +17,6 @@ from mulligan.policies.repair.wording import WORKED_BEFORE
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Outcome, Requeued
-from mulligan.tasks.jobs.read_job import read_job
 from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.errors import (

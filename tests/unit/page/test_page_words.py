@@ -7,14 +7,13 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from support.jobs import make_job
+from support.jobs import make_job, read_job
 
 from mulligan.console.page import job_story_page as story
 from mulligan.console.page import live_list as live
 from mulligan.console.page import runbook_page as runbook
 from mulligan.console.page.failure_pages import heat_map
 from mulligan.console.page.render import STATIC
-from mulligan.tasks.jobs.read_job import read_job
 
 # -- the live list ---------------------------------------------------------------------------------
 
