@@ -221,7 +221,7 @@ def _of_exception(error: BaseException) -> _Case:
     classified = causes.by_structure(evidence) or _by_class(error)
     kind, cause = classified or causes.by_phrase(message)
     if kind is FailureKind.JSON_INVALID:
-        decoder = decoder_class(causes.text_or_none(_attribute(error, "msg")) or message)
+        decoder = decoder_class(causes.text_or_none(attribute_of(error, "msg")) or message)
         evidence = {"decoder": decoder, "truncated": False, **evidence}
     finding = _exception_finding(error, cause, message)
     findings = (finding,) if finding else ()
@@ -245,7 +245,7 @@ def message_of(error: BaseException) -> str:
     return _text(error) or type(error).__name__
 
 
-def _attribute(error: BaseException, name: str) -> Any:
+def attribute_of(error: BaseException, name: str) -> Any:
     """Return an attribute of any exception; None if it is missing or reading it raises."""
     try:
         return getattr(error, name, None)
@@ -256,7 +256,7 @@ def _attribute(error: BaseException, name: str) -> Any:
 def _exception_evidence(error: BaseException) -> dict[str, Json]:
     evidence: dict[str, Json] = {"exception": type(error).__name__}
     for name, attributes in _ATTRIBUTES.items():
-        found = (_attribute(error, attribute) for attribute in attributes)
+        found = (attribute_of(error, attribute) for attribute in attributes)
         value = next((value for value in found if value is not None), None)
         if isinstance(value, bytes):
             value = value.decode("utf-8", "replace")
@@ -268,8 +268,8 @@ def _exception_evidence(error: BaseException) -> dict[str, Json]:
         evidence["timed_out"] = True
     if isinstance(error, SystemExit):
         evidence.pop("code", None)
-        evidence["exit_code"] = _status_of_exit(_attribute(error, "code"))
-    given = _attribute(error, "evidence")
+        evidence["exit_code"] = _status_of_exit(attribute_of(error, "code"))
+    given = attribute_of(error, "evidence")
     evidence |= given if isinstance(given, Mapping) else {}
     # Make it plain first: its values may be of any class.
     return _with_signal(_plain_dict(evidence))

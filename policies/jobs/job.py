@@ -302,12 +302,21 @@ class Decoding(Value):
     fallback: int = 0
 
 
+def _plausible(tokens: int | None) -> int | None:
+    return tokens if tokens is not None and 0 <= tokens <= _MOST_TOKENS else None
+
+
+#: Tokens as a provider counted them. An impossible number is unknown: the answer was paid for.
+_Tokens = Annotated[int | None, AfterValidator(_plausible)]
+_MOST_TOKENS = 10**12
+
+
 class Usage(Value):
     """The tokens of an answer. Unknown is None, never 0."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
+    prompt_tokens: _Tokens = None
+    completion_tokens: _Tokens = None
+    total_tokens: _Tokens = None
 
 
 class Output(Value):

@@ -10,14 +10,14 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
-from mulligan.policies.failures.classify import message_of
+from mulligan.policies.failures.classify import attribute_of, message_of
 from mulligan.policies.failures.failure import (
     FailureRecord,
     Finding,
     VerificationResult,
     VerificationStatus,
 )
-from mulligan.policies.jobs.job import Decoding, Job, Output, VerifierSpec
+from mulligan.policies.jobs.job import Decoding, Job, Output, VerifierSpec, joined_surrogates
 from mulligan.policies.repair.free_repair import extract_json
 from mulligan.policies.repair.instruction import RepairInstruction
 from mulligan.policies.repair.prompt import build_corrected_prompt
@@ -36,6 +36,8 @@ from mulligan.tasks.user_tasks.reported_usage import ReportedUsage
 
 #: The id of a check that the task made itself with Scored or Repair.
 BY_HAND = "own.check"
+#: Characters of an exception's message that are stored.
+_SHOWN = 10_000
 #: The outcome of a delivery in mode ``observe``.
 OBSERVED = ClaimRefused("stored", "observed")
 
@@ -49,16 +51,18 @@ class Repair(Exception):
     def __init__(
         self, message: str, *, score: float = 0.0, path: str | None = None, answer: Any = None
     ) -> None:
+        message = joined_surrogates(str(message)[:_SHOWN])
         super().__init__(message)
         if not 0 <= score <= 100:
             raise ValueError(f"a score is between 0 and 100, not {score:g}")
         self.answer = answer
+        place = None if path is None else joined_surrogates(str(path)[:_SHOWN])
         self.result = VerificationResult(
             status=VerificationStatus.FAIL,
             verifier_id=BY_HAND,
             summary=message,
             evidence={"kind": "reasoning_error"},
-            errors=(Finding(message=message, path=path, code="by_hand"),),
+            errors=(Finding(message=message, path=place, code="by_hand"),),
             score=score,
         )
 
@@ -186,13 +190,27 @@ def _answered(
     value = value.output if isinstance(value, Scored) else value
     try:
         output = _output(value, delivery, elapsed)
+    except Exception as error:  # it is not JSON, or an object of the user that cannot be text
+        return _cannot_be_stored(context, claim, delivery, value, elapsed, error)
+    try:
         stored = context.ledger.store_output(claim.lease, output, given=given)
-    except (TypeError, ValueError, RecursionError) as error:  # it is not JSON or not UTF-8
-        ran = _failed(context, claim, delivery, error, elapsed)
-        return ran if delivery.enforce else DeliveryResult(ran.outcome, value)
+    except (TypeError, ValueError, RecursionError) as error:  # it is not UTF-8
+        return _cannot_be_stored(context, claim, delivery, value, elapsed, error)
     if isinstance(stored, ClaimRefused):
         return DeliveryResult(stored if delivery.enforce else OBSERVED, value)
     return _verify(context, claim, delivery, output, value, given)
+
+
+def _cannot_be_stored(
+    context: AttemptContext,
+    claim: Claim,
+    delivery: TaskDelivery,
+    value: Any,
+    elapsed: float,
+    error: Exception,
+) -> DeliveryResult:
+    ran = _failed(context, claim, delivery, error, elapsed)
+    return ran if delivery.enforce else DeliveryResult(ran.outcome, value)
 
 
 def _give_back(context: AttemptContext, claim: Claim, delay: float | None) -> None:
@@ -219,16 +237,23 @@ def _rejected_output(
     error: Exception, delivery: TaskDelivery, elapsed: float, *, cap: int
 ) -> Output | None:
     """Return the answer of an exception, or only what it cost; None if nothing is known of it."""
-    answer = getattr(error, "answer", None)
+    answer = attribute_of(error, "answer")
     if callable(answer):
         answer = None
     if answer is None and delivery.reported() == ReportedUsage():
         return None
     try:
         output = _output("" if answer is None else answer, delivery, elapsed)
-    except (TypeError, ValueError, RecursionError):  # it is not JSON
-        output = _output(str(answer), delivery, elapsed)
+    except Exception:  # it is not JSON, or an object of the user that cannot be text
+        output = _output(_as_plain_text(answer), delivery, elapsed)
     return storable(output, cap)
+
+
+def _as_plain_text(answer: Any) -> str:
+    try:
+        return str(answer)
+    except Exception:  # the failure itself would be lost
+        return ""
 
 
 def value_of(output: Output) -> Any:
@@ -324,7 +349,7 @@ def _failed(
 
 def _error_result(error: Exception) -> VerificationResult:
     """Describe an exception for a worker that finds its answer stored and not settled."""
-    summary = message_of(error)
+    summary = joined_surrogates(message_of(error)[:_SHOWN])
     return VerificationResult(
         status=VerificationStatus.FAIL,
         verifier_id=BY_HAND,

@@ -153,6 +153,8 @@ class RepairingTask(CanvasTask):
         ``usage``: a mapping or an SDK's object with ``prompt_tokens`` and ``completion_tokens`` (or
         ``input_tokens`` and ``output_tokens``), or ``total_tokens``; None if it is not known.
         """
+        if model is not None and not isinstance(model, str):
+            raise TypeError(f"report_usage: model is a name, not a {type(model).__name__}")
         if usage is not None and not self.request.called_directly:
             self.request.update(mulligan_usage=self._reported().plus(read_usage(usage), model))
 
