@@ -7,7 +7,6 @@ tables are in ``causes.py``.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -33,7 +32,7 @@ from mulligan.policies.failures.places import Places, any_index
 from mulligan.policies.failures.redaction import is_name
 from mulligan.policies.failures.signature import decoder_class, signatures
 from mulligan.policies.repair.free_repair import extract_json
-from mulligan.policies.value import Json
+from mulligan.policies.value import Json, shortened
 
 #: Limits in characters: a record is stored with every attempt.
 MAX_MESSAGE = 2000
@@ -413,9 +412,7 @@ def _plain_finding(finding: Finding) -> Finding:
 
 
 def _brief(value: Json) -> Json:
-    plain = _plain(value)
-    text = json.dumps(plain, ensure_ascii=False)
-    return plain if len(text) <= MAX_VALUE else text[: MAX_VALUE - 1] + "…"
+    return shortened(_plain(value), MAX_VALUE)
 
 
 def _plain(value: Json, depth: int = 0) -> Json:

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mulligan.policies.failures.command_output import first_error
-from mulligan.policies.failures.failure import FailureRecord, Finding
+from mulligan.policies.failures.failure import FailureKind, FailureRecord, Finding
 from mulligan.policies.repair.recipes import (
     DECODER,
     ENDED,
     FORMAT_EXAMPLES,
+    REMEDIES,
     SIGNALS,
     TYPES,
     Recipe,
@@ -23,9 +24,21 @@ from mulligan.policies.value import Json, Value
 #: Longer values are cut: an instruction is a few sentences, whatever the answer was.
 MAX_VALUE = 160
 MAX_MESSAGE = 300
+#: Texts that the answer must copy, and patterns.
+MAX_COPIED = 400
 #: More errors that differ only in an index are one line of a prompt.
 MOST_ALIKE = 3
 
+#: Keywords that servers ignore when they turn a schema into a grammar, with all below them.
+_NOT_IN_GRAMMARS = frozenset({
+    "allOf", "contains", "dependencies", "dependentRequired", "dependentSchemas", "else", "if",
+    "not", "patternProperties", "propertyNames", "then", "unevaluatedItems",
+    "unevaluatedProperties",
+})  # fmt: skip
+#: What a quoted text cannot show.
+_ESCAPED = {"\\n": "\\n is a line break", "\\t": "\\t is a tab"}
+#: Where a test's message names the line.
+_LINE = re.compile(r", line \d+\)$")
 _INDEX = re.compile(r"\[\d+\]")
 _CHOICES = re.compile(r"\[([^\[\]]*)\]")
 _PLACEHOLDER = re.compile(r"\{(\w+)[^{}]*\}")
@@ -58,6 +71,10 @@ class Correction(NamedTuple):
     next_step: str
     #: What holds for every answer; empty if nothing does.
     requirement: str
+    #: Where the error is; empty if it is about the whole answer.
+    place: str = ""
+    #: Whether constraining the answer to the contract rules this error out.
+    ruled_out: bool = False
 
     @property
     def sentences(self) -> str:
@@ -129,7 +146,20 @@ def _correction(
         advice=_render(recipe.advice, words),
         next_step=_render(recipe.next_step, words),
         requirement=_render(recipe.requirement, lasting),
+        place=words["place"],
+        ruled_out=recipe.ruled_out and (recipe.whole or _can_constrain(finding.schema_path)),
     )
+
+
+def _can_constrain(schema_path: str | None) -> bool:
+    """Whether grammars enforce this rule. None do if it depends on another part of the answer.
+
+    A model's validators have no place in the schema.
+    """
+    parts = (schema_path or "").split("/")[1:]
+    names = {at + 1 for at, part in enumerate(parts) if part in ("properties", "$defs")}
+    rules = {part for at, part in enumerate(parts) if at not in names}
+    return bool(parts) and rules.isdisjoint(_NOT_IN_GRAMMARS)
 
 
 def _render(template: str, words: Mapping[str, str]) -> str:
@@ -160,16 +190,29 @@ def one_line(text: str, limit: int = MAX_MESSAGE) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def in_words(value: Json, *, brackets: bool = False) -> str:
-    """Write a value as JSON on one line; the items of a list without brackets."""
-    if isinstance(value, str):
-        return one_line(json.dumps(value, ensure_ascii=False), MAX_VALUE)
-    plain = isinstance(value, list) and all(isinstance(i, str | int | float) for i in value)
-    if plain and not brackets:
-        return one_line(
-            ", ".join(json.dumps(item, ensure_ascii=False) for item in value), MAX_VALUE
-        )
-    return one_line(json.dumps(value, ensure_ascii=False, default=str), MAX_VALUE)
+def in_words(value: Json) -> str:
+    """Write a value as JSON on one line."""
+    return _cut(_json(value), MAX_VALUE)
+
+
+def in_quotes(text: str) -> str:
+    """Quote a text as an answer has to write it: only line breaks and tabs are escaped."""
+    shown = _cut(text, MAX_COPIED)
+    if len(shown.splitlines()) > 1 or "\t" in shown:
+        escaped = _json(shown)
+        said = [words for mark, words in _ESCAPED.items() if mark in escaped]
+        return f"{escaped} ({' and '.join(said)})" if said else escaped
+    mark = next((mark for mark in "\"'`" if mark not in shown), '"')
+    return f"{mark}{shown}{mark}"
+
+
+def _json(value: Json) -> str:
+    # JSON does not escape every character that begins a line.
+    return " ".join(json.dumps(value, ensure_ascii=False, default=str).splitlines())
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _words(record: FailureRecord, finding: Finding, count: int) -> dict[str, str]:
@@ -177,15 +220,17 @@ def _words(record: FailureRecord, finding: Finding, count: int) -> dict[str, str
     evidence = record.evidence
     place = one_line(_place(finding, evidence), MAX_VALUE)
     message = one_line(_message(record, finding)).rstrip(" .:;,")
-    actual = _actual(finding, evidence)
+    actual = _actual(record, finding)
     program = "The program" if evidence.get("argv") else "The last attempt"
     program = "The check" if record.verifier_id else program
     return {
         "place": f"{place} ({count} times)" if place and count > 1 else place,
-        "expected": _expected(finding, evidence),
+        "expected": _expected(record, finding),
         "actual": actual,
         "is": "It is" if count == 1 else "The first is",
-        "example": _example(finding),
+        "example": _example(record, finding),
+        "line": "1" if _LINE.search(message) else "",
+        "remedy": _remedy(evidence),
         "message": message,
         # A message that quotes the value need not be followed by it.
         "value": "" if actual and actual in message else actual,
@@ -213,7 +258,18 @@ def _first_failed(evidence: Mapping[str, Json]) -> Mapping[str, Json]:
     return first if isinstance(first, Mapping) else {}
 
 
-def _expected(finding: Finding, evidence: Mapping[str, Json]) -> str:
+def _remedy(evidence: Mapping[str, Json]) -> str:
+    decoder = str(evidence.get("decoder") or "")
+    return next((words for end, words in REMEDIES.items() if decoder.endswith(end)), "")
+
+
+def _is_text(record: FailureRecord, value: Json) -> bool:
+    """Whether an answer has to write this text itself, not as JSON."""
+    return record.kind is FailureKind.REASONING_ERROR and isinstance(value, str)
+
+
+def _expected(record: FailureRecord, finding: Finding) -> str:
+    evidence = record.evidence
     if finding.expected is None and isinstance(number := evidence.get("signal"), int):
         return SIGNALS.get(number, f"signal {number}")
     if finding.expected is None and finding.code == "const" and finding.schema_path:
@@ -222,29 +278,43 @@ def _expected(finding: Finding, evidence: Mapping[str, Json]) -> str:
         # pydantic has no field for it, only "Input should be a valid integer, unable to parse…".
         rest = finding.message.removeprefix("Input should be ")
         return "" if rest == finding.message else one_line(rest.partition(",")[0], MAX_VALUE)
-    if finding.code == "type":
+    if finding.code in ("type", "anyOf", "oneOf"):
         types = finding.expected if isinstance(finding.expected, list) else [finding.expected]
         return one_line(" or ".join(TYPES.get(str(t), str(t)) for t in types), MAX_VALUE)
     if finding.code == "enum" and isinstance(finding.expected, str):
         # pydantic writes the choices as a text: 'red' or 'blue'.
         return one_line(finding.expected, MAX_VALUE)
+    if finding.code == "enum" and isinstance(finding.expected, list):
+        # Of too many choices, the schema in the prompt has all.
+        return "" if "…" in finding.expected else ", ".join(map(in_words, finding.expected))
+    if finding.code == "choice" and isinstance(finding.expected, list):
+        return ", ".join(map(in_quotes, map(str, finding.expected)))
+    if _is_text(record, finding.expected) or finding.code == "pattern":
+        return in_quotes(str(finding.expected))
     return in_words(finding.expected)
 
 
-def _actual(finding: Finding, evidence: Mapping[str, Json]) -> str:
+def _actual(record: FailureRecord, finding: Finding) -> str:
+    evidence = record.evidence
     if finding.code in (None, "exit_code") and evidence.get("exit_code") is not None:
-        return f"exit code {evidence['exit_code']}"
+        wanted = finding.expected if finding.code == "exit_code" else None
+        instead = f" instead of {wanted}" if wanted else ""
+        return f"exit code {evidence['exit_code']}{instead}"
     if finding.actual is None:
         # A null that the schema does not allow is an actual value.
         return "null" if finding.code in ("type", "enum", "const") and finding.schema_path else ""
-    shown = in_words(finding.actual, brackets=True)
+    if _is_text(record, finding.actual):
+        return in_quotes(finding.actual)
+    shown = in_words(finding.actual)
     is_string = finding.code == "type" and isinstance(finding.actual, str)
     return f"{shown} (a string)" if is_string else shown
 
 
-def _example(finding: Finding) -> str:
+def _example(record: FailureRecord, finding: Finding) -> str:
     if finding.code == "format":
         return FORMAT_EXAMPLES.get(str(finding.expected), "")
+    if _is_text(record, finding.example):
+        return in_quotes(finding.example)
     return "" if finding.example is None else in_words(finding.example)
 
 
@@ -252,6 +322,9 @@ def _hint(finding: Finding) -> str:
     """Return advice on quotes: quoting a number is the most frequent error of small models."""
     expected, actual = finding.expected, finding.actual
     types = expected if isinstance(expected, list) else [expected]
+    if finding.code == "enum":
+        quoted = isinstance(actual, str) and any(actual == in_words(each) for each in types)
+        return "Write the value without quotes." if quoted else ""
     if isinstance(actual, str) and any(_reads_as(actual, name) for name in types):
         return "Write the value without quotes."
     if expected == "string" and isinstance(actual, int | float):

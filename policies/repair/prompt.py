@@ -78,7 +78,7 @@ def build_corrected_prompt(
     records = records or ([failure] if failure is not None else [])
     corrections = [each for record in records for each in corrections_of(record)]
     if constrained:
-        corrections = [each for each in corrections if not each.recipe.ruled_out]
+        corrections = [each for each in corrections if not each.ruled_out]
     if fresh:
         lines = list(dict.fromkeys(each.requirement for each in corrections if each.requirement))
     else:
@@ -141,8 +141,10 @@ def _lines(instruction: RepairInstruction | None, corrections: Sequence[Correcti
         action = correction.recipe.action
         if correction.sentences in lines or (correction.recipe.whole and action in advised):
             continue
+        if "answer_with_object" in advised and action == "fix_type" and not correction.place:
+            continue  # it says the same
         line = correction.fact if action in advised else correction.sentences
-        lines[one_line(line, MAX_ERROR)] = None
+        lines[line[: MAX_ERROR - 1] + "…" if len(line) > MAX_ERROR else line] = None
         advised.add(action)
     return [line for line in lines if line]
 

@@ -83,7 +83,8 @@ def _not_json(what: str, rule: str) -> dict[str, Recipe]:
         "syntax": recipe(
             "fix_json_syntax",
             "Your last answer is not valid JSON[: {message}].",
-            f"Use double quotes for every name and text, no trailing comma, no comment. {rule}",
+            "[{remedy}|Use double quotes for every name and text, no trailing comma, no comment.]"
+            f" {rule}",
             "Write the same content as valid JSON.",
             "writing strictly valid JSON",
         ),
@@ -167,7 +168,8 @@ _SCHEMA: dict[str, Recipe] = {
     ),
     "enum": _format(
         "choose_allowed_value",
-        f"{_VALUE} must be exactly one of [these: {{expected}}|the allowed values].{_IS}",
+        f"{_VALUE} must be exactly one of [these: {{expected}}|the allowed values].{_IS}"
+        "[ {hint}]",
         "",
         "Choose an allowed value for [{place}|the answer].",
         "copying one of the allowed values",
@@ -249,6 +251,46 @@ _SCHEMA["not_a_plan"] = Recipe(
     temperature=_COOLER,
 )
 _SCHEMA["unevaluatedProperties"] = _SCHEMA["additionalProperties"]
+_SCHEMA["falseSchema"] = _format(
+    "remove_extra_field",
+    f"{_VALUE} is not allowed by the schema.",
+    "[{place:.0}Remove it.]",
+    "Remove [{place}|what the schema does not allow].",
+    "leaving out fields that the schema does not name",
+)
+_SCHEMA["propertyNames"] = _format(
+    "rename_field",
+    "The name of a field[ in {place}] is not allowed[: {message}].",
+    "Rename it.",
+    "Rename the field[ in {place}].",
+    "giving every field an allowed name",
+)
+#: Alternatives that are only types, or else the errors of the closest one.
+_SCHEMA["anyOf"] = _SCHEMA["oneOf"] = _format(
+    "fix_value",
+    f"{_VALUE} [must be {{expected}}. {{is}} {{actual}}.|must be {{expected}}."
+    "|does not fit the schema: {message}. {is} {value}.|does not fit the schema: {message}."
+    "|does not fit the schema.][ {hint}]",
+    "",
+    "Correct [{place}|the answer].",
+    "correcting the value that does not fit the schema",
+)
+_SCHEMA |= {
+    code: _format(
+        "fix_value",
+        f"{_VALUE} must [{words} {{expected}}|{words} what the schema says].{_IS}",
+        "",
+        "Correct [{place}|the answer].",
+        "correcting the value that does not fit the schema",
+        requirement=f"[{{place}} must {words} {{expected}}.]",
+    )
+    for code, words in {
+        "contains": "have an item that fits",
+        "minContains": "have more items that fit",
+        "maxContains": "have fewer items that fit",
+        "not": "not fit",
+    }.items()
+}
 
 # -- tests and commands ---------------------------------------------------------------------------
 
@@ -264,7 +306,7 @@ _TESTS: dict[str, Recipe] = {
     "exception": Recipe(
         "fix_exception",
         "The code raises an error[ in {place}][: {message}].",
-        "Correct the line that raises it.",
+        "[{line:.0}Correct the line that raises it.|Correct the code so that it raises no error.]",
         "Fix the error[ in {place}].",
         "handling the case that raised the error",
     ),
@@ -308,6 +350,13 @@ _TESTS: dict[str, Recipe] = {
         show_last_answer=False,
     ),
 }
+_TESTS["crash"] = Recipe(
+    "fix_crash",
+    "The code crashed the test run[ in {place}][: {message}].",
+    "Use less memory and no endless recursion.",
+    "Remove the crash.",
+    "using less memory and no endless recursion",
+)
 _TESTS["conftest_broken"] = _TESTS["collection_error"]
 _TESTS["early_exit"] = _TESTS["forged"]
 
@@ -595,6 +644,16 @@ DECODER: dict[str, str] = {
     "Invalid control character at": "a text contains a line break or a tab",
     "Invalid \\escape": "a text contains a wrong backslash",
     "Unterminated string starting at": "a text has no closing quote",
+    "Several different JSON values": "there are several different values",
+    "Number out of range": "a number is too large",
+}
+#: What to do about messages of the decoder that are not about quotes, commas or comments.
+REMEDIES: dict[str, str] = {
+    "Several different JSON values": "Write only one.",
+    "Number out of range": "Write a smaller number.",
+    "is not JSON": "Write a number or null instead.",
+    "has two different values": "Write every name only once.",
+    "levels deep": "Use fewer levels.",
 }
 #: The signals that end programs on every system.
 SIGNALS: dict[int, str] = {

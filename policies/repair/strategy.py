@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
-from mulligan.policies.repair.instruction import RepairInstruction
+from mulligan.policies.repair.instruction import RepairInstruction, corrections_of
 from mulligan.policies.repair.prompt import build_corrected_prompt
 from mulligan.policies.repair.recipes import RULED_OUT
 from mulligan.policies.repair.retry import ChangeStrategy, Retry
@@ -53,7 +53,11 @@ def plan_next(
     fresh = isinstance(decision, ChangeStrategy)
     decoding, contract = _decoding(job, instruction, asked_with, fresh=fresh), contract_of(job)
     # A constrained attempt that failed like this was not constrained, whatever its runner says.
-    ignored = asked_with.constrained and instruction.action in RULED_OUT
+    ignored = (
+        asked_with.constrained
+        and instruction.action in RULED_OUT
+        and corrections_of(verdict.failure)[0].ruled_out
+    )
     constrained = decoding.constrained and contract is not None and not ignored
     prompt = build_corrected_prompt(
         task_text=job.task_text,

@@ -253,3 +253,11 @@ def _with_cookie(cookie: bytes) -> list[int]:
             if cookie in entry.read_bytes().split(b"\0"):
                 found.append(int(entry.parent.name))
     return found
+
+
+def signal_name(number: int) -> str:
+    """Return ``SIGSEGV`` for 11."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

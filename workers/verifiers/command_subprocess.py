@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import ClassVar
@@ -16,7 +15,13 @@ from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.layout import AnswerLayout, LaidOutAnswer
-from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
+from mulligan.workers.sandbox.subprocesses import (
+    Completed,
+    Limits,
+    clean_environment,
+    run,
+    signal_name,
+)
 
 _TAIL_CHARACTERS = 2_000
 
@@ -100,7 +105,7 @@ class CommandSubprocess:
             message = f"{program} was stopped after {self.options.timeout:g} s{reason}"
             return Finding(message=message, code="timeout", path=program)
         if completed.signal is not None:
-            message = f"{program} was killed by {_signal_name(completed.signal)}{reason}"
+            message = f"{program} was killed by {signal_name(completed.signal)}{reason}"
             return Finding(message=message, code="signal", path=program, actual=completed.signal)
         expected = self.options.expect_exit
         if completed.exit_code == expected:
@@ -125,10 +130,3 @@ def _evidence(completed: Completed, argv: list[str], error: str) -> dict[str, Js
         "stdout_tail": completed.stdout[-_TAIL_CHARACTERS:],
     }
     return evidence | ({"error": error} if error else {})
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -43,6 +43,7 @@ class Contract:
     """A compiled schema and the hash of its canonical text."""
 
     digest: str
+    schema: Schema
     validator: jsonschema_rs.Validator
 
     @classmethod
@@ -59,7 +60,7 @@ class Contract:
         if self.validator.is_valid(value):
             return []
         errors = islice(self.validator.iter_errors(value), _MAX_ERRORS)
-        return schema_findings(map(_decided, errors))
+        return schema_findings(map(_decided, errors), self.schema)
 
 
 def _decided(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
@@ -79,7 +80,7 @@ def _compile(canonical: str) -> Contract:
         validator = jsonschema_rs.validator_for(schema, validate_formats=True, offline=True)
     except ValueError as error:
         raise BadInput(_schema_problem(error)) from error
-    return Contract(hashlib.sha256(canonical.encode()).hexdigest(), validator)
+    return Contract(hashlib.sha256(canonical.encode()).hexdigest(), schema, validator)
 
 
 def _check_against_metaschema(schema: Schema) -> None:

@@ -19,6 +19,8 @@ from mulligan.workers.verifiers.pattern_examples import examples_of, fixed_texts
 #: A longer text fails: searching only a part of it could miss something forbidden.
 SEARCHED_CHARACTERS = 1_000_000
 _SHOWN = 120
+#: Characters of a text that the answer must copy.
+_COPIED = 400
 #: Lines to look at for the place of something forbidden.
 _MAX_LINES = 1_000
 #: An example must not break another rule in one of these ways.
@@ -195,9 +197,9 @@ class TextMatch:
 
 def _whole_text(texts: Sequence[str], text: str) -> Finding:
     """The whole answer must be one text, or one of several."""
-    shown = [_shown(each) for each in texts]
+    shown = [_shown(each, _COPIED if len(texts) == 1 else _SHOWN) for each in texts]
     actual = _shown(text)
-    names = ", ".join(map(_quoted, shown))
+    names = ", ".join(_quoted(_shown(each)) for each in shown)
     rule = f"exactly {names}" if len(shown) == 1 else f"exactly one of {names}"
     return Finding(
         message=f"the answer must be {rule}; it is {_quoted(actual) if actual else 'empty'}",
@@ -210,7 +212,7 @@ def _whole_text(texts: Sequence[str], text: str) -> Finding:
 def _missing(word: str) -> Finding:
     shown = _shown(word)
     message = f"the answer does not contain {_quoted(shown)}"
-    return Finding(message=message, code="missing", expected=shown)
+    return Finding(message=message, code="missing", expected=_shown(word, _COPIED))
 
 
 def _forbidden(word: str) -> Finding:
@@ -235,10 +237,10 @@ def _line_found(regex: BoundedRegex, text: str) -> str | None:
         return None
 
 
-def _shown(text: str) -> str:
+def _shown(text: str, limit: int = _SHOWN) -> str:
     """Cut a text, and replace half surrogate pairs, which cannot be stored."""
-    clean = text[: _SHOWN + 1].encode("utf-8", "replace").decode("utf-8")
-    return clean if len(clean) <= _SHOWN else clean[: _SHOWN - 1] + "…"
+    clean = text[: limit + 1].encode("utf-8", "replace").decode("utf-8")
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
 def _quoted(text: str) -> str:

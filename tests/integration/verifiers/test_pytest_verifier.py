@@ -303,6 +303,7 @@ _pytest.terminal.TerminalReporter.summary_stats = lambda self: lie()
         "early_exit",
         "import os\ndef bitcount(n):\n    return n if n < 3 else os._exit(0)\n",
     ),
+    "a crash": ("crash", "import os\ndef bitcount(n):\n    os.kill(os.getpid(), 11)\n"),
     "sys.exit at import": ("early_exit", "import sys\nsys.exit(0)\n"),
     "interrupt at import": ("early_exit", "raise KeyboardInterrupt\n"),
     "interrupt in a test": ("early_exit", "def bitcount(n):\n    raise KeyboardInterrupt\n"),
@@ -397,7 +398,7 @@ def test_a_dishonest_answer_never_passes(project: Project, name: str) -> None:
     assert codes(result)[0] == code, result
     assert result.score is not None
     assert result.score <= 50
-    assert result.evidence.get("reason") == ("early_exit" if code == "early_exit" else None)
+    assert result.evidence.get("reason") == (code if code in ("early_exit", "crash") else None)
 
 
 PLANTED = {

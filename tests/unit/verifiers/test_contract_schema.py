@@ -84,8 +84,8 @@ BOTH: list[tuple[dict[str, Any], Any, Any, str]] = [
 ONLY_2020: list[tuple[dict[str, Any], Any, Any, str]] = [
     ({"prefixItems": [INTEGER, STRING]}, [1, "a", None], [1, 2], "type"),
     ({"prefixItems": [INTEGER], "items": False}, [1], [1, 2], "falseSchema"),
-    ({"contains": STRING, "minContains": 2}, ["a", "b"], ["a"], "contains"),
-    ({"contains": STRING, "maxContains": 1}, ["a", 1], ["a", "b"], "contains"),
+    ({"contains": STRING, "minContains": 2}, ["a", "b"], ["a"], "minContains"),
+    ({"contains": STRING, "maxContains": 1}, ["a", 1], ["a", "b"], "maxContains"),
     ({"dependentRequired": {"a": ["b"]}}, {"a": 1, "b": 2}, {"a": 1}, "required"),
     ({"dependentSchemas": {"a": {"required": ["b"]}}}, {"a": 1, "b": 2}, {"a": 1}, "required"),
     ({"unevaluatedItems": False, "prefixItems": [{}]}, [1], [1, 2], "unevaluatedItems"),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.value import Json
 from mulligan.tasks.ports.errors import VerifierError
+from mulligan.workers.sandbox.subprocesses import signal_name
 from mulligan.workers.verifiers.pytest.expected_tests import Expected
 from mulligan.workers.verifiers.pytest.run import PytestRun
 from mulligan.workers.verifiers.pytest.tally import (
@@ -79,13 +80,14 @@ def _unfinished(run: PytestRun) -> PytestVerdict | None:
         return PytestVerdict(code="timeout", message=message, path=path, partial=True)
     if not transcript.started:
         raise VerifierError(f"{VERIFIER_ID}: pytest did not start:\n{run.output_tail}")
-    how = f"signal {completed.signal}" if completed.signal else f"exit code {completed.exit_code}"
-    return PytestVerdict(
-        code="early_exit",
-        message=f"the process ended ({how}) before pytest did: the code must not exit the process",
-        path=path,
-        reason="early_exit",
+    if completed.signal:
+        message = f"it was killed by {signal_name(completed.signal)}"
+        return PytestVerdict(code="crash", message=message, path=path, reason="crash")
+    message = (
+        f"the process ended (exit code {completed.exit_code}) before pytest did:"
+        " the code must not exit the process"
     )
+    return PytestVerdict(code="early_exit", message=message, path=path, reason="early_exit")
 
 
 def _by_exit_code(run: PytestRun, touched: Collection[str]) -> PytestVerdict | None:

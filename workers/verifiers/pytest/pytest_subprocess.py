@@ -49,9 +49,9 @@ class PytestSubprocess:
 
     Evidence: ``exit_code``, ``timed_out``, ``passed``, ``collected``, ``failed`` (node id,
     exception, frame, assertion), ``report`` (the first failures as pytest shows them), ``reason``
-    (``conftest_broken``, ``early_exit``) and ``coercions``, if any.
+    (``conftest_broken``, ``early_exit``, ``crash``) and ``coercions``, if any.
     Codes: ``assertion``, ``exception``, ``import_error``, ``syntax_error``, ``collection_error``,
-    ``timeout``, ``early_exit``, ``forged``, ``no_tests``.
+    ``timeout``, ``early_exit``, ``crash``, ``forged``, ``no_tests``.
     """
 
     id: ClassVar[str] = VERIFIER_ID
