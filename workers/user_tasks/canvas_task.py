@@ -18,9 +18,12 @@ from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.user_tasks.task_route import TaskMode
 from mulligan.workers.celery.broker.celery_broker import FIRST_HEADER
 from mulligan.workers.celery.state_task import Corrected, StateTask
-from mulligan.workers.user_tasks.first_message_backend import FirstMessageBackend
+from mulligan.workers.user_tasks.first_message_backend import FirstMessageBackend, patient
 from mulligan.workers.user_tasks.installed_app import settings_of
 from mulligan.workers.user_tasks.messages import FOLLOWING, refuse_to_send
+
+#: The mark of a request that the parent process of a worker handles, which must not wait.
+IN_PARENT = "mulligan_in_parent"
 
 
 class Replaced(Ignore):  # type: ignore[misc] # celery is untyped
@@ -84,7 +87,8 @@ class CanvasTask(StateTask):
         request = self.request
         if self.mode == "observe" or request.is_eager or request.id is None:
             return self._results
-        return FirstMessageBackend(self._results, self._first_id)
+        waits = not request.get(IN_PARENT)
+        return FirstMessageBackend(self._results, self._first_id, waits=waits)
 
     @backend.setter
     def backend(self, value: Any) -> None:
@@ -119,7 +123,7 @@ class CanvasTask(StateTask):
             return False
         if self.request.chord and isinstance(self._results, RedisBackend):
             return False
-        return self._results.get_state(self._first_id) in READY_STATES
+        return patient(self._results.get_state)(self._first_id) in READY_STATES
 
     def replace(self, sig: Any) -> Any:
         """Replace the task as Celery does. What replaces a retry has the first message's id."""
