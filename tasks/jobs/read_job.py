@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError, model_validator
 from pydantic_core import PydanticSerializationError
 
-from mulligan.policies.jobs.job import Job, misfits
+from mulligan.policies.jobs.job import HALF_A_PAIR, Job, joined_surrogates, misfits
 from mulligan.policies.problem import Problem
 from mulligan.policies.suggestions import nearest_name
 from mulligan.tasks.jobs.validation_errors import problems_of
@@ -62,6 +62,11 @@ def inspect_job(
     if not isinstance(raw, Mapping):
         message = f"a job is a mapping with task_type, prompt, runner and verifiers, not {_a(raw)}"
         return None, [Problem(message, code="wrong_type")]
+    halves = {name for name in raw if isinstance(name, str) and joined_surrogates(name) != name}
+    if halves:  # pydantic would look at no other field
+        rest = {name: value for name, value in raw.items() if name not in halves}
+        _, found = inspect_job(rest, check, also=also, show_values=show_values)
+        return None, [Problem.at(joined_surrogates(name), HALF_A_PAIR) for name in halves] + found
     try:
         job = Job.model_validate(raw)
     except ValidationError as error:
@@ -85,8 +90,8 @@ def _unstorable(job: Job) -> list[Problem]:
         try:
             job.model_dump_json(include={name})
         except PydanticSerializationError:
-            message = "contains a value that JSON cannot hold (half a surrogate pair, an object)"
-            found.append(Problem.at(name, message))
+            wrong = "half a surrogate pair, an object, too many levels"
+            found.append(Problem.at(name, f"contains a value that JSON cannot hold ({wrong})"))
     return found
 
 

@@ -120,6 +120,18 @@ def test_a_long_id_is_cut(
     assert len(caplog.records[-1].getMessage()) < 1000
 
 
+def test_half_a_surrogate_pair_hides_no_record(
+    context: ConsoleContext, api: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = "\ud800"
+    send(context, f"message-{half}", **{**BAD, "task_type": half, half: half})
+    (found,) = listed(api)
+    assert (found["id"], found["task_type"]) == ("message-\ufffd", "\ufffd")
+    assert api.get("/operations").status_code == 200
+    monkeypatch.setenv("MULLIGAN_BROKER_URL", str(context.settings.broker_url))
+    assert CliRunner().invoke(create_cli(), ["jobs", "refused"]).exit_code == 0
+
+
 def test_a_record_that_cannot_be_read_hides_no_other(
     context: ConsoleContext, api: TestClient
 ) -> None:

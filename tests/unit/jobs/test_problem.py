@@ -219,6 +219,7 @@ def test_a_value_that_json_cannot_hold_is_a_problem_of_its_field(value: object) 
         ({"labels": {"a": "\ud800"}}, ("labels", "a")),
         ({"labels": {"\ud800": "a"}}, ("labels", "\ufffd\ufffd\ufffd")),
         ({"idempotency_key": "\ud800"}, ("idempotency_key",)),
+        ({"\ud800": 1}, ("\ufffd",)),
         ({"verifiers": [{"id": "json.object", "name": "\ud800"}]}, ("verifiers", 0, "name")),
         ({"workspace": {"path": "\ud800"}}, ("workspace", "path")),
         ({"workspace": {"path": "a", "output_file": "\ud800"}}, ("workspace", "output_file")),

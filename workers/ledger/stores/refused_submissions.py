@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from mulligan.policies.figures.format import counted
+from mulligan.policies.jobs.job import joined_surrogates
 from mulligan.policies.problem import Problem
 from mulligan.tasks.ports.ledger import LedgerClock
 from mulligan.workers.ledger import keys
@@ -115,4 +116,5 @@ def _read(text: str, at: float) -> RefusedSubmission | None:
 
 
 def _cut(text: str, longest: int = _LONGEST) -> str:
-    return text if len(text) <= longest else f"{text[:longest]}…"
+    """Cut a text, and replace half surrogate pairs, which cannot be shown."""
+    return joined_surrogates(text if len(text) <= longest else f"{text[:longest]}…")
