@@ -7,7 +7,6 @@ tables are in ``causes.py``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,22 +28,22 @@ from mulligan.policies.failures.failure import (
     json_path,
 )
 from mulligan.policies.failures.places import Places, any_index
+from mulligan.policies.failures.plain_json import (
+    MAX_MESSAGE,
+    plain_dict,
+    plain_finding,
+    storable,
+    text_of,
+)
 from mulligan.policies.failures.redaction import is_name
 from mulligan.policies.failures.signature import decoder_class, signatures
 from mulligan.policies.repair.free_repair import extract_json
-from mulligan.policies.value import Json, shortened
+from mulligan.policies.value import Json
 
-#: Limits in characters: a record is stored with every attempt.
-MAX_MESSAGE = 2000
+#: Characters of the end of an output: a record is stored with every attempt.
 MAX_TAIL = 4000
-MAX_TEXT = 8192
-MAX_VALUE = 500
 #: The number of findings of one exception.
 MAX_FINDINGS = 200
-#: Deeper evidence is stored as text.
-MAX_DEPTH = 20
-#: Larger numbers are stored as text: not every JSON reader accepts them, nor does ``str``.
-MAX_BITS = 64
 #: Failures of the answer. If it was cut off, that is the cause, whatever else failed.
 _ABOUT_ANSWER = frozenset(
     {FailureKind.JSON_INVALID, FailureKind.TEST_FAILED, FailureKind.REASONING_ERROR}
@@ -96,15 +95,15 @@ def classify_failure(
     if source == "graph" and not node_id:
         raise ValueError("a failure of a graph needs its node_id")
     case = _read(payload)
-    evidence = _plain_dict(case.evidence)
+    evidence = plain_dict(case.evidence)
     # Every role sees the cause in statistics and events: accept names, not sentences.
     cause = case.cause if is_name(case.cause) else None
     if evidence.get("truncated") or (truncated and _is_about_answer(case)):
         evidence["truncated"] = True
         # A complete value that is not an object did not fail because of the cut.
         cause = cause if evidence.get("shape") == "not_object" else "truncated"
-    message = _storable(case.message.strip(), MAX_MESSAGE) or f"{case.kind} without a message"
-    findings = tuple(_plain_finding(finding) for finding in case.findings)
+    message = storable(case.message.strip(), MAX_MESSAGE) or f"{case.kind} without a message"
+    findings = tuple(plain_finding(finding) for finding in case.findings)
     strict, coarse = signatures(case.kind, case.verifier_id, findings, evidence, message)
     return FailureRecord(
         kind=case.kind,
@@ -241,7 +240,7 @@ def _by_class(error: BaseException) -> causes.KindAndCause | None:
 
 def message_of(error: BaseException) -> str:
     """Return an exception's message, or its class if it has none or cannot be formatted."""
-    return _text(error) or type(error).__name__
+    return text_of(error) or type(error).__name__
 
 
 def attribute_of(error: BaseException, name: str) -> Any:
@@ -271,7 +270,7 @@ def _exception_evidence(error: BaseException) -> dict[str, Json]:
     given = attribute_of(error, "evidence")
     evidence |= given if isinstance(given, Mapping) else {}
     # Make it plain first: its values may be of any class.
-    return _with_signal(_plain_dict(evidence))
+    return _with_signal(plain_dict(evidence))
 
 
 def _status_of_exit(code: object) -> int:
@@ -294,7 +293,7 @@ def _exception_finding(error: BaseException, cause: str | None, message: str) ->
     """Return a finding with the exact place, if the exception's class has one."""
     match error:
         case KeyError() if error.args:
-            return Finding(message=message, code=cause, path=_text(error.args[0])[:200])
+            return Finding(message=message, code=cause, path=text_of(error.args[0])[:200])
         case ImportError() if causes.text_or_none(error.name):
             return Finding(message=message, code=cause, path=error.name)
         case SyntaxError() | OSError() if causes.text_or_none(error.filename):
@@ -390,57 +389,3 @@ def _known_kind(value: object) -> FailureKind:
 
 def _kind_or_none(value: object) -> FailureKind | None:
     return FailureKind(value) if isinstance(value, str) and value in list(FailureKind) else None
-
-
-# -- plain JSON -----------------------------------------------------------------------------------
-
-
-def _plain_dict(value: Mapping[str, Json], depth: int = 0) -> dict[str, Json]:
-    return {_storable(_text(key), 200): _plain(item, depth) for key, item in value.items()}
-
-
-def _plain_finding(finding: Finding) -> Finding:
-    return finding.model_copy(
-        update={
-            "message": _storable(finding.message, MAX_MESSAGE),
-            "path": finding.path and _storable(finding.path, MAX_MESSAGE),
-            "expected": _brief(finding.expected),
-            "actual": _brief(finding.actual),
-            "example": _brief(finding.example),
-        }
-    )
-
-
-def _brief(value: Json) -> Json:
-    return shortened(_plain(value), MAX_VALUE)
-
-
-def _plain(value: Json, depth: int = 0) -> Json:
-    """Turn a value into plain JSON values, so that a record reads back as it was written."""
-    match value:
-        case None | bool():
-            return value
-        case int():
-            return value if value.bit_length() <= MAX_BITS else _text(value)
-        case str():
-            return _storable(value, MAX_TEXT)
-        case float():
-            return value if math.isfinite(value) else str(value)
-        case Mapping() if depth < MAX_DEPTH:
-            return _plain_dict(value, depth + 1)
-        case list() | tuple() | set() | frozenset() if depth < MAX_DEPTH:
-            return [_plain(item, depth + 1) for item in value]
-    return _storable(_text(value), MAX_TEXT)
-
-
-def _text(value: object) -> str:
-    """Return a value as text; empty if its ``__str__`` raises."""
-    try:
-        return str(value)
-    except Exception:  # any class may raise anything here
-        return ""
-
-
-def _storable(text: str, limit: int) -> str:
-    """Cut a text and replace lone surrogates, which UTF-8 cannot encode, by question marks."""
-    return text[:limit].encode("utf-8", "replace").decode("utf-8")

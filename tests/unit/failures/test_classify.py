@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from mulligan.policies.failures.classify import MAX_MESSAGE, classify_failure
+from mulligan.policies.failures.classify import classify_failure
 from mulligan.policies.failures.describe import describe_failure
 from mulligan.policies.failures.failure import (
     ConfigFailure,
@@ -26,6 +26,7 @@ from mulligan.policies.failures.failure import (
     failure_record_to_dict,
 )
 from mulligan.policies.failures.memory import RetryMemory
+from mulligan.policies.failures.plain_json import MAX_MESSAGE
 from mulligan.policies.repair.instruction import reduce_failure_to_repair
 from mulligan.policies.repair.retry import RetryPolicy
 from mulligan.tasks.ports.errors import (
