@@ -101,14 +101,26 @@ PYDANTIC_KEYWORDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^missing"), "required"),
     (re.compile(r"^extra_forbidden$|^unexpected_"), "additionalProperties"),
     (re.compile(r"^(?:literal_error|enum)$"), "enum"),
+    (re.compile(r"^greater_than$"), "exclusiveMinimum"),
     (re.compile(r"^greater_than"), "minimum"),
+    (re.compile(r"^less_than$"), "exclusiveMaximum"),
     (re.compile(r"^less_than"), "maximum"),
-    (re.compile(r"^too_short$|_too_short$"), "minLength"),
-    (re.compile(r"^too_long$|_too_long$"), "maxLength"),
+    (re.compile(r"^multiple_of$"), "multipleOf"),
+    (re.compile(r"^too_short$"), "minItems"),
+    (re.compile(r"^too_long$"), "maxItems"),
+    (re.compile(r"_too_short$"), "minLength"),
+    (re.compile(r"_too_long$"), "maxLength"),
     (re.compile(r"^string_pattern_mismatch$"), "pattern"),
     (re.compile(r"^(?:date|time|uuid|url|ip_)\w{0,40}(?:parsing|invalid|type)$"), "format"),
     (re.compile(r"_(?:type|parsing)$|^(?:none_required|is_instance_of)$"), "type"),
 )
+
+#: Where pydantic keeps what it expects, by its error's context.
+_PYDANTIC_EXPECTED = (
+    "expected", "ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "pattern",
+)  # fmt: skip
+#: What pydantic puts before a validator's message.
+_PYDANTIC_PREFIXES = ("Value error, ", "Assertion failed, ")
 
 #: The last resort, for messages without any structure: common English phrases. A kind found here
 #: is a guess and never ends a job; no phrase means ``unsafe_request`` or ``repeated_failure``.
@@ -166,6 +178,19 @@ def pydantic_keyword(error_type: str) -> str:
     """Return the JSON Schema keyword for a pydantic error type, or else the type itself."""
     found = (keyword for pattern, keyword in PYDANTIC_KEYWORDS if pattern.search(error_type))
     return next(found, error_type)
+
+
+def pydantic_message(message: str) -> str:
+    """Return the message of a validator as it was raised."""
+    for prefix in _PYDANTIC_PREFIXES:
+        message = message.removeprefix(prefix)
+    return message
+
+
+def pydantic_expected(context: Mapping[str, Json] | None) -> Json:
+    """Return what a pydantic error expects; None if it does not say so."""
+    known = context or {}
+    return next((known[name] for name in _PYDANTIC_EXPECTED if name in known), None)
 
 
 def cause_of(kind: Kind, findings: Sequence[Finding], evidence: Mapping[str, Json]) -> str | None:

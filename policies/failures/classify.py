@@ -318,10 +318,10 @@ def _of_pydantic(error: ValidationError) -> _Case:
 
 def _pydantic_findings(item: ErrorDetails) -> list[Finding]:
     found = Finding(
-        message=item["msg"],
+        message=causes.pydantic_message(item["msg"]),
         code=causes.pydantic_keyword(item["type"]),
         path=json_path(item["loc"]),
-        expected=(item.get("ctx") or {}).get("expected"),
+        expected=causes.pydantic_expected(item.get("ctx")),
         actual=None if item["type"] == "missing" else item["input"],
     )
     return [found]

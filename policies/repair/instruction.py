@@ -274,6 +274,8 @@ def _expected(record: FailureRecord, finding: Finding) -> str:
         return SIGNALS.get(number, f"signal {number}")
     if finding.expected is None and finding.code == "const" and finding.schema_path:
         return "null"
+    if finding.expected is None and finding.code == "format":
+        return ""
     if finding.expected is None:
         # pydantic has no field for it, only "Input should be a valid integer, unable to parse…".
         rest = finding.message.removeprefix("Input should be ")
@@ -283,7 +285,8 @@ def _expected(record: FailureRecord, finding: Finding) -> str:
         return one_line(" or ".join(TYPES.get(str(t), str(t)) for t in types), MAX_VALUE)
     if finding.code == "enum" and isinstance(finding.expected, str):
         # pydantic writes the choices as a text: 'red' or 'blue'.
-        return one_line(finding.expected, MAX_VALUE)
+        choices = one_line(finding.expected, MAX_VALUE)
+        return choices if '"' in choices else choices.replace("'", '"')
     if finding.code == "enum" and isinstance(finding.expected, list):
         # Of too many choices, the schema in the prompt has all.
         return "" if "…" in finding.expected else ", ".join(map(in_words, finding.expected))
@@ -361,6 +364,8 @@ def _message(record: FailureRecord, finding: Finding) -> str:
     message = str(failed.get("assertion") or failed.get("exception") or finding.message)
     if record.evidence.get("report"):
         message = message.partition("\n")[0]  # the prompt quotes the rest with its white space
+    if message == str(record.evidence.get("exit_code")):
+        return ""  # SystemExit(2), whose code is named anyway
     # The classifier writes this where a failure has no message of its own.
     return "" if message == f"{record.kind} without a message" else message
 

@@ -195,8 +195,9 @@ _SCHEMA: dict[str, Recipe] = {
     ),
     "format": _format(
         "fix_format",
-        f"{_VALUE} must have the format [{{expected}}|that the schema names]"
-        f"[, for example {{example}}].{_IS}",
+        f"{_VALUE} [must have the format {{expected}}, for example {{example}}"
+        "|must have the format {expected}|has the wrong format: {message}"
+        f"|must have the format that the schema names].{_IS}",
         "",
         "Rewrite [{place}|the answer] in the required format.",
         "writing the value in the required format",

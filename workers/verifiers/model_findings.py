@@ -10,15 +10,16 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from mulligan.policies.failures.causes import pydantic_keyword
+from mulligan.policies.failures.causes import (
+    pydantic_expected,
+    pydantic_keyword,
+    pydantic_message,
+)
 from mulligan.policies.failures.failure import Finding, json_path
 from mulligan.policies.failures.places import Places, any_index
 from mulligan.policies.value import Json
 from mulligan.workers.contract_models import Model, read_as
 from mulligan.workers.verifiers.schema_findings import brief
-
-#: What pydantic puts before a validator's message.
-_PREFIXES = ("Value error, ", "Assertion failed, ")
 
 
 def model_findings(model: Model, value: Json, *, reported: Sequence[Finding] = ()) -> list[Finding]:
@@ -48,15 +49,12 @@ def _known_places(reported: Sequence[Finding]) -> set[str]:
 
 
 def _finding(item: ErrorDetails) -> list[Finding]:
-    message = item["msg"]
-    for prefix in _PREFIXES:
-        message = message.removeprefix(prefix)
     missing = item["type"] == "missing"
     found = Finding(
-        message=message,
+        message=pydantic_message(item["msg"]),
         code=pydantic_keyword(item["type"]),
         path=json_path(item["loc"]),
-        expected=_plain((item.get("ctx") or {}).get("expected")),
+        expected=_plain(pydantic_expected(item.get("ctx"))),
         actual=None if missing else _plain(item["input"]),
     )
     return [found]

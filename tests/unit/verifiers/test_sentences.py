@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from datetime import date
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from mulligan.policies.failures.classify import classify_failure
 from mulligan.policies.failures.failure import VerificationResult
@@ -190,3 +192,42 @@ def test_an_error_without_a_line_has_no_advice_about_a_line() -> None:
         result = VerificationResult.model_validate({**where, "errors": [error]})
         (correction,) = corrections_of(classify_failure(result, source="verify"))
         assert correction.advice == advice
+
+
+class Guest(BaseModel):
+    age: int = Field(ge=18)
+    size: float = Field(gt=0)
+    name: str = Field(max_length=5)
+    tags: list[str] = Field(max_length=1)
+    kind: Literal["a", "b"]
+    day: date
+    step: int
+
+    @field_validator("step")
+    @classmethod
+    def _even(cls, value: int) -> int:
+        if value % 2:
+            raise ValueError("it must be even")
+        return value
+
+
+def test_the_sentences_about_a_pydantic_error() -> None:
+    answer = {"age": 3, "size": 0, "name": "abcdef", "tags": ["x", "y"], "kind": "c"}
+    with pytest.raises(ValidationError) as caught:
+        Guest.model_validate(answer | {"day": "soon", "step": 3})
+    record = classify_failure(caught.value, source="verify")
+    assert [correction.fact for correction in corrections_of(record)] == [
+        "$.age must be 18 or more. It is 3.",
+        "$.size must be more than 0.0. It is 0.",
+        '$.name must have at most 5 characters. It is "abcdef".',
+        '$.tags must have at most 1 items. It is ["x", "y"].',
+        '$.kind must be exactly one of these: "a" or "b". It is "c".',
+        "$.day has the wrong format: Input should be a valid date or datetime, input is too short."
+        ' It is "soon".',
+        "$.step does not fit the schema: it must be even. It is 3.",
+    ]
+
+
+def test_an_exit_code_is_named_once() -> None:
+    (correction,) = corrections_of(classify_failure(SystemExit(2), source="verify"))
+    assert correction.fact == "The last attempt failed with exit code 2."
