@@ -11,7 +11,7 @@ from mulligan.console.http.access import Caller, Producer
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors, not_found
 from mulligan.console.http.models.camel_model import CamelModel
-from mulligan.console.http.routes.job_routes import visible_job
+from mulligan.console.http.routes.job_routes import Key, visible_job, with_key
 from mulligan.policies.cycles.cycle import PROTOCOL_VERSION, CycleStatus
 from mulligan.policies.cycles.delayed import SAME_FORMULATION, suggested
 from mulligan.policies.failures.failure import Finding
@@ -191,10 +191,10 @@ def create_router(context: ConsoleContext) -> APIRouter:
         )
 
     @router.post("/api/attempts", status_code=201, responses=errors(404, 409))
-    def attempts(body: AttemptReport, caller: Producer) -> RecordedAttempt:
+    def attempts(body: AttemptReport, caller: Producer, key: Key = None) -> RecordedAttempt:
         """Record an attempt that was made and scored outside mulligan."""
         try:
-            job_id, number, cycle_id = _record(context, body, caller)
+            job_id, number, cycle_id = _record(context, body, caller, key)
         except NotCounted as error:
             raise HttpError(
                 422, error.reason, str(error), details=[f"prompt: {error.reason}"]
@@ -210,13 +210,13 @@ def create_router(context: ConsoleContext) -> APIRouter:
 
 
 def _record(
-    context: ConsoleContext, body: AttemptReport, caller: Caller
+    context: ConsoleContext, body: AttemptReport, caller: Caller, key: str | None
 ) -> tuple[str, int, str | None]:
     """Return the job, the attempt, and the cycle if it was a delayed verification."""
     attempt_context, report = context.services.context, body.report()
     if body.token is None:
         job_id, result = record_attempt(
-            attempt_context, context.services.intake, _owned(context, body, caller), report
+            attempt_context, context.services.intake, _owned(context, body, caller, key), report
         )
         _check_refusal(result)
         return job_id, 1, None
@@ -227,9 +227,11 @@ def _record(
     return entry.job_id, entry.attempt, entry.cycle_id if entry.kind == "cycle" else None
 
 
-def _owned(context: ConsoleContext, body: AttemptReport, caller: Caller) -> dict[str, Any]:
+def _owned(
+    context: ConsoleContext, body: AttemptReport, caller: Caller, key: str | None
+) -> dict[str, Any]:
     """Return the new job of an attempt, labelled with the token's tenant if it has one."""
-    raw = body.job()
+    raw: dict[str, Any] = with_key(body.job(), key, None)
     if caller.tenant is None:
         return raw
     name = context.settings.tenant_label

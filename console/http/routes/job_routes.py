@@ -99,7 +99,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
         A key that belongs to another job refuses only the job that uses it.
         """
         raws, is_list = _jobs_of(body)
-        keyed = [_keyed(raw, key, i if is_list else None) for i, raw in enumerate(raws)]
+        keyed = [with_key(raw, key, i if is_list else None) for i, raw in enumerate(raws)]
         try:
             read = read_jobs(keyed, context.services.intake.problems, single=not is_list)
             jobs = [_owned(context, job, caller, i) for i, job in enumerate(read)]
@@ -210,7 +210,8 @@ def _jobs_of(body: Any) -> tuple[list[Any], bool]:
     return jobs, True
 
 
-def _keyed(raw: Any, key: str | None, index: int | None) -> Any:
+def with_key(raw: Any, key: str | None, index: int | None) -> Any:
+    """Return a job with the key of the request's header, which its own must not contradict."""
     if key is None or not isinstance(raw, dict):
         return raw
     job_key = key if index is None else f"{key}-{index}"

@@ -141,6 +141,15 @@ def test_the_same_attempt_reported_twice_is_one_job(api: TestClient) -> None:
     assert record(api, idempotency_key="mia-1") == first
 
 
+def test_the_key_of_a_report_may_be_a_header(api: TestClient) -> None:
+    key = {"Idempotency-Key": "mia-2"}
+    first = api.post("/api/attempts", json=attempt(), headers=key)
+    assert api.post("/api/attempts", json=attempt(), headers=key).json() == first.json()
+    assert record(api, idempotency_key="mia-2") == first.json()
+    both = {**attempt(), "idempotency_key": "another"}
+    assert api.post("/api/attempts", json=both, headers=key).status_code == 422
+
+
 def test_a_report_on_a_task_that_is_held_is_refused(api: TestClient) -> None:
     new = {"task_type": "past_tense", "prompt": PROMPT, "subject": "mia", "idempotency_key": "k",
            "runner": {"kind": "external"}, "verifiers": ["external.score"],
