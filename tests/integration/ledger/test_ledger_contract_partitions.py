@@ -311,11 +311,12 @@ def test_jobs_of_a_release_without_the_record_stay_where_they_are(
 
 
 def test_events_arrive_in_the_order_of_time(new_fake_scenario: ScenarioMaker) -> None:
-    """Given more events in one partition than one reading, and later ones in another, then these
-    come last: else a follower would think that it has missed the others."""
+    """Given more events in one partition than one reading, and one between them and a later one in
+    another, then the later one comes last: else a follower would think that it has missed some."""
     scenario = new_fake_scenario(partitions=2)
     prefixes = scenario.ledger.prefixes()
-    for at, prefix in [*((at, prefixes[0]) for at in range(1, 1501)), (1600, prefixes[1])]:
+    for at in (*range(1, 1501), 1600):
+        prefix = prefixes[at in (700, 1600)]
         data = json.dumps({"type": "job", "job": f"p00-{at}", "state": "running"})
         scenario.ledger.calls.run("XADD", keys.events(prefix), f"{at}-1", "data", data)
     feed = LedgerFeed(scenario.ledger, after="0")
