@@ -277,6 +277,8 @@ def _open_breakers(now: CurrentState) -> list[NeedsAttention]:
 def queue_statuses(now: CurrentState) -> tuple[QueueStatus, ...]:
     """Return the required queues and those that have workers or messages.
 
+    The queue of submissions is shown if some wait: its worker is counted in `control`.
+
     A worker may serve several queues. Its tasks and slots count in one of them, so that the queues
     add up and agree with `/api/scale` for the pool of that name.
     """
@@ -286,7 +288,8 @@ def queue_statuses(now: CurrentState) -> tuple[QueueStatus, ...]:
         counted_here = [beat for beat in now.beats if queue_of(beat) == name]
         found = (now.queues or {}).get(name)
         depth = found.depth if found else 0
-        if not served and not depth and name not in REQUIRED_QUEUES:
+        optional = name == SUBMIT_QUEUE or (not served and name not in REQUIRED_QUEUES)
+        if optional and not depth:
             continue
         statuses.append(
             QueueStatus(
