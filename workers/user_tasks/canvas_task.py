@@ -40,6 +40,13 @@ class CanvasTask(StateTask):
     abstract = True
     mode: ClassVar[TaskMode] = "enforce"
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        given = vars(cls).get("backend", cls.backend)
+        if not isinstance(given, property):  # the option would replace the property
+            cls._backend = given
+            del cls.backend
+
     def apply_async(
         self,
         args: Any = None,

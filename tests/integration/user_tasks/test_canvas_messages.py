@@ -172,6 +172,18 @@ def test_a_chain_continues_without_a_stored_result(redis_url: str, backend: str 
     assert (following.headers["task"], following.payload[0]) == ("step", ["please tea"])
 
 
+def test_a_task_may_have_a_result_backend_of_its_own(redis_url: str) -> None:
+    app = Celery("mine", broker=redis_url, backend="cache+memory://", set_as_current=False)
+    install(app)
+    own = Celery("other", backend=redis_url, set_as_current=False).backend
+    task = polite_task(app, backend=own)
+    result = task.apply_async(("tea",))
+    deliver(task, take(app, "celery"))
+    deliver(task, take(app, "celery.repair"))
+    assert result.get(timeout=5) == "please tea"
+    assert own.get_result(result.id) == "please tea"
+
+
 def test_lost_workers_are_reported_to_the_caller_and_the_errbacks(
     app: Celery, ledger: RedisLedger
 ) -> None:
