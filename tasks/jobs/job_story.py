@@ -147,11 +147,13 @@ def tell_story(
 def _attempt(view: JobView, attempt: AttemptView, *, texts: bool) -> AttemptStory:
     verdict, plan = attempt.verdict or Verdict(), attempt.plan
     failure, before = verdict.failure, _previous(view, attempt)
+    given_up = view.state in ("escalated", "cancelled")
     last_fault = f", the last: {attempt.last_fault}" if texts else ""
     return AttemptStory(
         number=plan.number,
         mode=plan.mode,
-        state=attempt.state,
+        # A job that ended outside a verdict leaves its last attempt as it was: queued or running.
+        state=view.state if given_up and not attempt.verdict else attempt.state,
         success=attempt.verdict.success if attempt.verdict else None,
         score=verdict.score,
         prompt=prompt_of(view, attempt) if texts else None,

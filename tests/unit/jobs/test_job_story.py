@@ -134,3 +134,15 @@ def test_a_table_shows_scores_failure_and_repair(view: JobView) -> None:
     assert repaired_by(replace(view, state="escalated", reason="max_attempts")) == (
         "ESCALATED max_attempts"
     )
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"),
+    [("escalated", "escalated"), ("cancelled", "cancelled"), ("queued", "running")],
+)
+def test_no_attempt_of_an_ended_job_is_shown_as_running(
+    view: JobView, state: str, shown: str
+) -> None:
+    """Given a job that ended because its workers were lost, or by hand."""
+    ended = replace(view, state=state, attempts=(attempt(FIRST, "", None),))
+    assert [each.state for each in tell_story(ended).attempts] == [shown]
