@@ -39,6 +39,8 @@ _NOT_IN_GRAMMARS = frozenset({
 _ESCAPED = {"\\n": "\\n is a line break", "\\t": "\\t is a tab"}
 #: Where a test's message names the line.
 _LINE = re.compile(r", line \d+\)$")
+#: What a recipe counts, in the plural.
+_COUNTED = re.compile(r"(\{expected\} (?:item|character|field))s\b")
 _INDEX = re.compile(r"\[\d+\]")
 _CHOICES = re.compile(r"\[([^\[\]]*)\]")
 _PLACEHOLDER = re.compile(r"\{(\w+)[^{}]*\}")
@@ -171,7 +173,10 @@ def _render(template: str, words: Mapping[str, str]) -> str:
                 return choice
         return ""
 
-    return _CHOICES.sub(complete, template).format_map(words)
+    chosen = _CHOICES.sub(complete, template)
+    if words["expected"] == "1":
+        chosen = _COUNTED.sub(r"\1", chosen)
+    return chosen.format_map(words)
 
 
 def repair_instruction_to_dict(instruction: RepairInstruction) -> dict[str, Any]:

@@ -220,7 +220,7 @@ def test_the_sentences_about_a_pydantic_error() -> None:
         "$.age must be 18 or more. It is 3.",
         "$.size must be more than 0.0. It is 0.",
         '$.name must have at most 5 characters. It is "abcdef".',
-        '$.tags must have at most 1 items. It is ["x", "y"].',
+        '$.tags must have at most 1 item. It is ["x", "y"].',
         '$.kind must be exactly one of these: "a" or "b". It is "c".',
         "$.day has the wrong format: Input should be a valid date or datetime, input is too short."
         ' It is "soon".',
