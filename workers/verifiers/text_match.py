@@ -19,6 +19,8 @@ from mulligan.workers.verifiers.pattern_examples import examples_of, fixed_texts
 #: A longer text fails: searching only a part of it could miss something forbidden.
 SEARCHED_CHARACTERS = 1_000_000
 _SHOWN = 120
+#: Texts of a choice that a message names.
+_NAMED = 50
 #: Characters of a text that the answer must copy.
 _COPIED = 400
 #: Lines to look at for the place of something forbidden.
@@ -199,7 +201,9 @@ def _whole_text(texts: Sequence[str], text: str) -> Finding:
     """The whole answer must be one text, or one of several."""
     shown = [_shown(each, _COPIED if len(texts) == 1 else _SHOWN) for each in texts]
     actual = _shown(text)
-    names = ", ".join(_quoted(_shown(each)) for each in shown)
+    names = ", ".join(_quoted(_shown(each)) for each in shown[:_NAMED])
+    if len(shown) > _NAMED:
+        names += f" and {len(shown) - _NAMED:,} others"
     rule = f"exactly {names}" if len(shown) == 1 else f"exactly one of {names}"
     return Finding(
         message=f"the answer must be {rule}; it is {_quoted(actual) if actual else 'empty'}",

@@ -192,6 +192,13 @@ def test_only_a_list_of_texts_is_a_choice(pattern: str) -> None:
 # -- hostile input --------------------------------------------------------------------------------
 
 
+def test_the_message_about_a_long_choice_is_short() -> None:
+    verifier = TextMatch(TextMatch.Options(choice=tuple(f"c{n}" for n in range(10_000))))
+    found = verifier.verify(Candidate(text="no", output=Output(text="no")))
+    assert len(found.summary) < 500
+    assert '"c49" and 9,950 others; it is "no"' in found.summary
+
+
 def test_a_text_that_is_too_long_to_search_fails() -> None:
     """Forbidden text cannot hide after the part that is searched."""
     text = "x" * SEARCHED_CHARACTERS + "TODO"
