@@ -63,7 +63,6 @@ def test_an_attempt_is_counted_once_when_its_worker_serves_two_queues(
         "verify": (1, 4),
         "edit": (0, 1),
         "control": (1, 1),
-        "mulligan.submit": (0, 0),
     }
     client = client_of(context)
     for lane in shown.queues:
