@@ -14,7 +14,6 @@ from mulligan.policies.value import Value
 
 #: ``limited``: the provider refuses calls above a number, or asked to wait. The last is the worst.
 BreakerState = Literal["closed", "limited", "half_open", "open"]
-_WORST: tuple[BreakerState, ...] = ("closed", "limited", "half_open", "open")
 
 
 class ProviderPolicy(Value):
@@ -79,21 +78,3 @@ class Breaker(Value):
     def failing(self) -> bool:
         """Whether it is not called, or only to see whether it answers again."""
         return self.state in ("open", "half_open")
-
-    def merged(self, other: Breaker) -> Breaker:
-        """Return the state over two partitions, each of which learns for itself: the worse one."""
-        first = [at for at in (self.first_fault_at, other.first_fault_at) if at is not None]
-        latest = max(self, other, key=lambda each: each.last_fault_at or 0.0)
-        return Breaker(
-            state=max(self.state, other.state, key=_WORST.index),
-            limit=self.limit + other.limit,
-            in_flight=self.in_flight + other.in_flight,
-            parked=self.parked + other.parked,
-            faults=self.faults + other.faults,
-            first_fault_at=min(first, default=None),
-            until=max(self.until, other.until),
-            openings=max(self.openings, other.openings),
-            refusals=self.refusals + other.refusals,
-            last_fault=latest.last_fault,
-            last_fault_at=latest.last_fault_at,
-        )

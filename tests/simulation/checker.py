@@ -19,7 +19,7 @@ from simulation.providers import TOKENS, Purchase
 from simulation.scheduler import Process
 
 if TYPE_CHECKING:
-    from simulation.world import World
+    from simulation.world import Restart, World
 
 #: Scripts that only the holder of a lease may run with effect, and the answers that say so.
 _FENCED = {
@@ -48,6 +48,8 @@ class Checker:
     dropped: set[str] = field(default_factory=set)
     #: When events were read for alerts.
     looks: list[float] = field(default_factory=list)
+    #: Job → when claims of its entries ended well.
+    claims_ended: dict[str, list[float]] = field(default_factory=dict)
     #: Process and entry → the token and the time of its last claim.
     claims: dict[tuple[Process, str], tuple[str, float]] = field(default_factory=dict)
 
@@ -108,15 +110,30 @@ class Checker:
         if script in _CLAIMS and answer[0] == "claimed":
             claim = fields["token"], self.world.scheduler.now
             self.claims[process, str(self._entry(fields))] = claim
+            self._check_quotas()
         if fenced is None:
             return
         entry = self._entry(fields)
         if answer[0] not in _FENCED[script]:
             return
+        self.claims_ended.setdefault(entry.job_id, []).append(self.world.scheduler.now)
         if script in ("store_output", "store_cycle_output"):
             self._answer_stored(fields["token"])
         if fields["token"] not in fenced:
             self.violated(f"{process.name} wrote {script} of {entry} without its lease")
+
+    def _check_quotas(self) -> None:
+        """Invariant 9: a tenant's quota of attempts without an answer holds over all partitions."""
+        client, running = self.world.server.client, Counter[str]()
+        for prefix in self._prefixes():
+            for text in client.zrange(f"{prefix}leases", 0, -1):
+                entry = Entry.parse(text)
+                answered = client.hexists(self._record_key(entry), "output")
+                if entry.kind == "attempt" and not answered:
+                    running[self._job_row(entry.job_id).get("tenant", "")] += 1
+        for tenant, quota in self.world.settings.quotas.items():
+            if running[tenant] > (quota.concurrency or running[tenant]):
+                self.violated(f"{running[tenant]} attempts of {tenant} run at once")
 
     def _answer_stored(self, token: str) -> None:
         for purchase in self.world.providers.purchases:
@@ -215,7 +232,9 @@ class Checker:
             early = (float(row["deadline_at"]) - ended) / 1000
             self.violated(f"{view.id} was escalated {early:.1f} s before its deadline")
         losses = sum(n for e, n in self.world.losses.items() if Entry.parse(e).job_id == view.id)
-        losses += len(self.world.restarts)  # each may have forgotten that a claim ended well
+        losses += sum(
+            self._forgot_the_end_of_a_claim(view.id, each) for each in self.world.restarts
+        )
         external = view.job.subject is not None  # a subject's lease is not renewed
         if (
             view.reason == "worker_lost"
@@ -225,6 +244,11 @@ class Checker:
             self.violated(f"{view.id} is worker_lost, but only {losses} workers were lost")
         if view.state == "cancelled" and view.id not in self.cancelled_ids:
             self.violated(f"{view.id} is cancelled, but nobody cancelled it")
+
+    def _forgot_the_end_of_a_claim(self, job_id: str, restart: Restart) -> bool:
+        """Whether a claim, still known to Redis, ended well in the second that it lost."""
+        ended = self.claims_ended.get(job_id, ())
+        return any(restart.written <= at <= restart.back for at in ended)
 
     def _check_scores(self, view: JobView) -> None:
         scores: Any = view.job.runner.options["scores"]

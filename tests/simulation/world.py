@@ -264,8 +264,10 @@ class World:
         if any(fault.kind == "slow" and fault.seconds > timeout for fault in found):
             self.scheduler.sleep(process, timeout)
             raise redis.TimeoutError("Timeout reading from socket")
-        if name.startswith("claim") and any(f.seconds >= self.settings.lease for f in found):
-            self._lose(process)
+        slow = any(f.kind == "slow" and f.seconds >= self.settings.lease for f in found)
+        handled = self._handling.get(getcurrent())
+        if slow and handled and name.startswith("claim") and answer[0] == "claimed":
+            self.losses[handled[1]] += 1
         if "lose_reply" in kinds:
             self.scheduler.sleep(process, self.latency())
             raise redis.ConnectionError("simulated: the connection was reset")

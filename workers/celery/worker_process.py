@@ -46,7 +46,10 @@ class WorkerProcess:
     def services(self) -> Services:
         with self._lock:
             if self._services is None or self._services[0] != os.getpid():
-                self._services = (os.getpid(), self._build(self.settings, self._app))
+                services = self._build(self.settings, self._app)
+                # Checked when the worker started. Later it would refuse every message.
+                services.ledger.allow_more_partitions()
+                self._services = (os.getpid(), services)
             return self._services[1]
 
     def warm_up(self, *, slots: int = 1) -> None:

@@ -24,12 +24,12 @@ mulligan:{p00}:paused                  hash    queue:NAME, task_type:NAME, provi
 mulligan:{p00}:parked                  set     reasons that entries wait behind: `quota:NAME`, …
 mulligan:{p00}:parked:<reason>         zset    entries that wait behind it, the next one first
 mulligan:{p00}:parked_behind           hash    entry → the reason it waits behind
-mulligan:{p00}:active:<reason>         zset    entries with a slot of a provider or a quota
-mulligan:{p00}:limits                  hash    the configured quotas and limits of providers
+mulligan:{p00}:active:<reason>         zset    entries with a slot; only in p00, for all
+mulligan:{p00}:limits                  hash    configured quotas and ceilings; only in p00
 mulligan:{p00}:providers               hash    runner → the provider that it asks, capped
-mulligan:{p00}:gates                   set     providers that were called
-mulligan:{p00}:provider:<name>         hash    what was learned about a provider: see gate.lua
-mulligan:{p00}:spent:<tenant>:<day>    string  tokens that a tenant used on one day
+mulligan:{p00}:gates                   set     providers that were called; only in p00
+mulligan:{p00}:provider:<name>         hash    see gate.lua; only in p00
+mulligan:{p00}:spent:<tenant>:<day>    string  a tenant's tokens on one day; only in p00
 mulligan:{p00}:lane:<subject>          zset    a subject's work, the most urgent first
 mulligan:{p00}:holding                 hash    lane → the work its subject holds
 mulligan:{p00}:retrying                hash    lane → the mandatory retry its subject holds

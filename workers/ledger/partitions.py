@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from mulligan.workers.ledger.stored.schema import CURRENT, StoredSchema
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.settings.tenant_settings import TenantQuota
 
-#: Quotas by tenant, calls at once by provider, and the partitions that share them.
-_Limits = tuple[Mapping[str, TenantQuota], Mapping[str, int], int]
+#: Quotas by tenant, and calls at once by provider.
+_Limits = tuple[Mapping[str, TenantQuota], Mapping[str, int]]
 #: Seconds after which a process looks again whether the number of partitions was raised.
 REFRESH = 30.0
 
@@ -92,10 +91,11 @@ class Partitioned:
         #: Returns the configured calls at once to each provider.
         self._ceilings: Callable[[], Mapping[str, int]] = dict
         #: The configured limits that this process last wrote to the ledger.
-        self._limits_from: _Limits = ({}, {}, 1)
+        self._limits_from: _Limits = ({}, {})
         self._limits_digest = ""
         self._numbers: PartitionNumbers | None = None
         self._numbers_read_at = 0.0
+        self._refuses_more = True
 
     @property
     def settings(self) -> Settings:
@@ -132,12 +132,16 @@ class Partitioned:
             self._read_numbers()
         return self._numbers or PartitionNumbers()
 
+    def allow_more_partitions(self) -> None:
+        """Use the ledger's number from the first call on, as a process does that runs already."""
+        self._refuses_more = False
+
     def _read_numbers(self) -> None:
         asked_at, wanted = self.calls.clock.monotonic(), self._settings.partitions
         first_prefix = keys.partition_prefixes(self._settings.key_prefix, 1)[0]
         stored = self.calls.hashes([keys.partitions(first_prefix)])[0]
         found = PartitionNumbers(int(stored.get("first", 1)), int(stored.get("count", 1)))
-        if self._numbers is None and wanted is not None and wanted < found.count:
+        if self._refuses_more and wanted is not None and wanted < found.count:
             raise BadInput.at(
                 "partitions",
                 f"is {wanted} here, but the ledger has {found.count}. The number can only be"
@@ -148,7 +152,9 @@ class Partitioned:
             first = None if stored else self._first_number(number)
             answer = self.calls.one("partitions", first_prefix, number=number, first=first)
             found = PartitionNumbers(*map(int, answer))
-        self._numbers, self._numbers_read_at = found, asked_at
+        if found.count != (self._numbers or PartitionNumbers()).count:
+            self.calls.send_always({"partitions": found.count})
+        self._numbers, self._numbers_read_at, self._refuses_more = found, asked_at, False
 
     def _first_number(self, number: int) -> int | None:
         """Return the first number of a ledger without a record; None if its script decides."""
@@ -190,30 +196,25 @@ class Partitioned:
 
     def _write_limits(self) -> str:
         """Write the configured limits to the ledger if they changed here. Return their digest."""
+        self.numbers()  # a slot that is freed may be for another partition
         # The same objects cost nothing to compare; they change only when settings are reloaded.
-        quotas, ceilings, parts = self._limits_from
-        if (quotas, ceilings) != (self._live().quotas, self._ceilings()) or (
-            self._limits_digest and parts != self.numbers().count
-        ):
+        if self._limits_from != (self._live().quotas, self._ceilings()):
             self._replace_limits()
         return self._limits_digest
 
     def _replace_limits(self) -> None:
-        """Write each partition's share of the quotas and of the providers' limits, rounded up."""
+        """Write the quotas and the providers' limits, which the first partition has for all."""
         quotas, ceilings = self._live().quotas, self._ceilings()
-        parts = self.numbers().count
         limits = {
-            f"tenant:{tenant}": f"{_share(quota.concurrency, parts)}|"
-            f"{_share(quota.tokens_per_day, parts)}"
+            f"tenant:{tenant}": f"{_text(quota.concurrency)}|{_text(quota.tokens_per_day)}"
             for tenant, quota in quotas.items()
         }
-        limits |= {f"provider:{name}": _share(limit, parts) for name, limit in ceilings.items()}
+        limits |= {f"provider:{name}": str(limit) for name, limit in ceilings.items()}
         text = json.dumps(limits, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16] if limits else ""
-        request = {"limits": limits, "digest": digest}
-        self.calls.many("limits", [(prefix, request) for prefix in self.prefixes()])
-        self._limits_from, self._limits_digest = (quotas, ceilings, parts), digest
+        self.calls.one("limits", self.prefixes()[0], limits=limits, digest=digest)
+        self._limits_from, self._limits_digest = (quotas, ceilings), digest
 
 
-def _share(limit: int | None, partitions: int) -> str:
-    return "" if limit is None else str(math.ceil(limit / partitions))
+def _text(limit: int | None) -> str:
+    return "" if limit is None else str(limit)

@@ -120,12 +120,11 @@ class StatusReads(Partitioned):
 
     def tokens_spent(self, tenants: Sequence[str], *, day: int) -> dict[str, int]:
         """Return the tokens that each tenant used on a day, given in days since 1970."""
-        spent = dict.fromkeys(tenants, 0)
-        for prefix in self.prefixes() if tenants else ():
-            names = [keys.spent(prefix, tenant, day) for tenant in tenants]
-            for tenant, text in zip(tenants, self.calls.run("MGET", *names), strict=True):
-                spent[tenant] += int(text or 0)
-        return spent
+        if not tenants:
+            return {}
+        first = self.prefixes()[0]
+        texts = self.calls.run("MGET", *(keys.spent(first, tenant, day) for tenant in tenants))
+        return {tenant: int(text or 0) for tenant, text in zip(tenants, texts, strict=True)}
 
     def job_states(self, job_ids: Sequence[str]) -> dict[str, str]:
         """Return the state of each known job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.jobs import answer
 from support.ledger_scenario import Scenario, ScenarioMaker
 from support.provider_calls import answer_call, ask, fail_call, start_call, submit_for
 
@@ -63,12 +64,26 @@ def test_a_configured_number_that_is_too_high_is_corrected(new_scenario: Scenari
     assert ledger.breakers.all()["api"].limit == 20
 
 
-def test_partitions_share_a_limit_rounded_up(new_scenario: ScenarioMaker) -> None:
-    ledger = limited(new_scenario(partitions=4), api=6, small=1).ledger
-    for prefix in (f"mulligan:{{p0{number}}}:" for number in range(4)):
-        ledger.sweep(empty_queues=())
-        found = ledger.calls.run("HMGET", f"{prefix}limits", "provider:api", "provider:small")
-        assert found == ["2", "1"]
+def test_partitions_share_a_limit(new_scenario: ScenarioMaker) -> None:
+    """Given a limit below the number of partitions, then it is never exceeded and everything gets
+    its turn, in order."""
+    scenario = limited(new_scenario(partitions=4), api=2)
+    ledger = scenario.ledger
+    running = [start_call(ledger, "api") for _ in range(2)]
+    waiting = []
+    for _ in range(12):
+        scenario.advance(0.01)
+        waiting.append(submit_for(ledger, "of-api"))
+        assert isinstance(ask(ledger, waiting[-1], "api"), ClaimRefused)
+    assert len({job_id[:3] for job_id in waiting}) > 2
+    assert (ledger.breakers.all()["api"].in_flight, ledger.breakers.all()["api"].parked) == (2, 12)
+    for job_id in waiting:
+        claim = running.pop(0)
+        stored = ledger.store_output(claim.lease, answer())
+        assert not isinstance(stored, ClaimRefused)
+        assert [str(each.entry) for each in stored] == [f"a:{job_id}/1"]
+        running.append(scenario.claim(job_id))
+        assert ledger.breakers.all()["api"].in_flight == 2
 
 
 def test_a_limit_that_is_no_longer_configured_ends(new_scenario: ScenarioMaker) -> None:

@@ -276,6 +276,17 @@ def test_a_lower_number_is_refused(new_scenario: ScenarioMaker) -> None:
     assert {keys.partition_of(unset.submit()) for _ in range(40)} == {"p00", "p01", "p02"}
 
 
+def test_a_worker_that_started_before_a_raise_claims_its_first_job_after_it(
+    new_fake_scenario: ScenarioMaker,
+) -> None:
+    worker = new_fake_scenario(partitions=3, quotas={"*": {"concurrency": 9}})
+    worker.ledger.allow_more_partitions()
+    other = new_fake_scenario(partitions=5)
+    for job_id in [other.submit(labels={"tenant": "acme"}) for _ in range(9)]:
+        worker.claim(job_id)
+    assert worker.ledger.numbers().count == 5
+
+
 def test_a_number_set_before_the_first_job_is_the_first_number(
     new_fake_scenario: ScenarioMaker,
 ) -> None:

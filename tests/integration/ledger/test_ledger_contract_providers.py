@@ -10,9 +10,10 @@ from support.ledger_scenario import Scenario, ScenarioMaker
 from support.provider_calls import answer_call, ask, fail_call, open_breaker, start_call, submit_for
 from support.settlements import retries_by_policy, retries_immediately, succeeds
 
-from mulligan.policies.jobs.breaker import Breaker, BreakerState
+from mulligan.policies.jobs.breaker import Breaker
 from mulligan.policies.jobs.job import Decoding
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, NextAttempt
+from mulligan.workers.ledger import keys
 
 PROVIDER = "eu"
 BUSY = ClaimRefused("provider_busy", f"provider:{PROVIDER}")
@@ -424,20 +425,20 @@ def test_retry_after_of_a_503_pauses_the_provider(calls: Calls) -> None:
     assert submit_parked(calls)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "worse"),
-    [
-        ("closed", "limited", "limited"),
-        ("open", "half_open", "open"),
-        ("half_open", "limited", "half_open"),
-        ("closed", "closed", "closed"),
-    ],
-)
-def test_partitions_are_merged_by_the_worse_state(
-    one: BreakerState, other: BreakerState, worse: BreakerState
-) -> None:
-    merged = Breaker(state=one, limit=3, in_flight=1).merged(Breaker(state=other, limit=4))
-    assert (merged.state, merged.limit, merged.in_flight) == (worse, 7, 1)
+def test_partitions_learn_together(new_scenario: ScenarioMaker) -> None:
+    """Given a breaker that faults in some partitions opened, then it is open in every one."""
+    scenario = new_scenario(partitions=3)
+    ledger = scenario.ledger
+    open_breaker(ledger, PROVIDER)
+    jobs = [submit_for(ledger, "small") for _ in range(30)]
+    assert {keys.partition_of(job_id) for job_id in jobs} == {"p00", "p01", "p02"}
+    for job_id in jobs:
+        assert isinstance(ask(ledger, job_id, PROVIDER), ClaimRefused)
+        assert scenario.view(job_id).waiting_for == "breaker"
+    breaker = ledger.breakers.all()[PROVIDER]
+    assert (breaker.openings, breaker.parked, breaker.in_flight) == (1, 30, 0)
+    scenario.advance(61)
+    assert len(scenario.swept_entries()) == 1  # one probe for all partitions
 
 
 # -- waiting in general ----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from support.ledger_scenario import Scenario, ScenarioMaker
 from support.settlements import retries_by_policy, retries_immediately, succeeds
 
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, EntryRequeued, Publication
+from mulligan.workers.ledger import keys
 
 OVER_QUOTA = "over_quota"
 DAY = 86400
@@ -128,7 +129,9 @@ def test_the_sweep_releases_one_attempt_per_free_slot(new_scenario: ScenarioMake
         assert scenario.refusal(jobs[-1]).reason == OVER_QUOTA
     scenario.ledger.stamp([Entry("attempt", job_id, 1) for job_id in jobs])
     for claim, job_id in zip(held, jobs, strict=False):
-        released = scenario.ledger.store_output(claim.lease, answer(), verifications=[0])
+        released = scenario.ledger.store_output(
+            claim.lease, answer(), verifications=[0], priority=5
+        )
         assert isinstance(released, list)
         assert str(released[-1].entry) == f"a:{job_id}/1"
     scenario.advance(scenario.settings.outbox_grace + 1)
@@ -206,7 +209,9 @@ def test_every_end_of_a_lease_frees_its_slot(new_scenario: ScenarioMaker, how: s
             assert scenario.swept_entries() == set()
             assert [published.entry.job_id for published in settle(scenario, claim)] == jobs
         case "verifying":
-            stored = scenario.ledger.store_output(claim.lease, answer(), verifications=[0])
+            stored = scenario.ledger.store_output(
+                claim.lease, answer(), verifications=[0], priority=5
+            )
             assert isinstance(stored, list)
             assert {str(each.entry) for each in stored} == freed | {f"v:{claim.job_id}/1/0"}
         case _:
@@ -331,6 +336,22 @@ def test_unknown_usage_does_not_count_against_the_quota(
     scenario.claim(scenario.submit(**of_tenant("acme")))
 
 
+def test_a_retry_after_slow_verifications_waits_for_a_slot(new_scenario: ScenarioMaker) -> None:
+    """Given a tenant whose slot went to another job while an answer was verified."""
+    scenario = with_one_slot(new_scenario)
+    first, second = (scenario.submit(**of_tenant("acme")) for _ in range(2))
+    claim = scenario.claim(first)
+    scenario.ledger.store_output(claim.lease, answer(), verifications=[0])
+    running = scenario.claim(second)
+    verifying = scenario.claim_verification(first, 0)
+    last = scenario.ledger.store_result(verifying.lease, passed(), elapsed=0.1)
+    assert isinstance(last, Claim)
+    assert scenario.ledger.settle(last.lease, retries_immediately(last)) == []
+    assert scenario.refusal(first, 2).reason == OVER_QUOTA
+    assert [str(each.entry) for each in settle(scenario, running)] == [f"a:{first}/2"]
+    scenario.claim(first, 2)
+
+
 # -- lanes and partitions --------------------------------------------------------------------------
 
 
@@ -344,13 +365,54 @@ def test_external_work_waits_for_a_slot_in_its_lane(new_scenario: ScenarioMaker)
     scenario.claim(job_id)
 
 
-def test_every_partition_has_its_share_of_a_quota(new_redis_scenario: ScenarioMaker) -> None:
-    """4 slots over 3 partitions, rounded up, are 2 in each."""
-    scenario = new_redis_scenario(partitions=3, quotas={"acme": {"concurrency": 4}})
-    jobs = [scenario.submit(**of_tenant("acme")) for _ in range(60)]
-    for partition in ("p00", "p01", "p02"):
-        here = [job_id for job_id in jobs if job_id.startswith(partition)]
-        assert len(here) > 2
-        for job_id in here[:2]:
-            scenario.claim(job_id)
-        assert scenario.refusal(here[2]).reason == OVER_QUOTA
+def test_partitions_share_a_quota(new_scenario: ScenarioMaker) -> None:
+    """Given 4 slots and 3 partitions, then 4 attempts run, and what waits in any partition gets the
+    next free slot in order of arrival."""
+    scenario = new_scenario(partitions=3, quotas={"acme": {"concurrency": 4}})
+    jobs = []
+    for _ in range(20):
+        scenario.advance(0.01)
+        jobs.append(scenario.submit(**of_tenant("acme")))
+    assert {keys.partition_of(job_id) for job_id in jobs} == {"p00", "p01", "p02"}
+    running = [scenario.claim(job_id) for job_id in jobs[:4]]
+    for job_id in jobs[4:]:
+        assert scenario.refusal(job_id).reason == OVER_QUOTA
+    for job_id in jobs[4:]:
+        assert [str(each.entry) for each in settle(scenario, running.pop(0))] == [f"a:{job_id}/1"]
+        running.append(scenario.claim(job_id))
+    assert [settle(scenario, claim) for claim in running] == [[]] * 4
+
+
+def test_a_raised_number_of_partitions_leaves_a_quota_whole(new_scenario: ScenarioMaker) -> None:
+    """Given work with keys, which stays in the first partition."""
+    quotas = {"acme": {"concurrency": 3, "tokens_per_day": 100}}
+    before = new_scenario(partitions=1, quotas=quotas)
+    running = [before.claim(before.submit(**of_tenant("acme"), idempotency_key="k"))]
+    after = new_scenario(partitions=3, quotas=quotas)
+    keyed = [after.submit(**of_tenant("acme"), idempotency_key=f"k{n}") for n in range(3)]
+    assert {keys.partition_of(job_id) for job_id in keyed} == {"p00"}
+    running += [after.claim(job_id) for job_id in keyed[:2]]
+    elsewhere = after.submit(**of_tenant("acme"))
+    while keys.partition_of(elsewhere) == "p00":
+        elsewhere = after.submit(**of_tenant("acme"))
+    assert after.refusal(elsewhere).reason == after.refusal(keyed[2]).reason == OVER_QUOTA
+    before.ledger.store_output(running[0].lease, answer(tokens=120))
+    assert settle(before, running[0]) == []  # the day's tokens are spent in every partition
+    assert after.view(elsewhere).state == "waiting"
+    assert after.ledger.tokens_spent(["acme"], day=int(after.ledger.now() // DAY)) == {"acme": 120}
+
+
+def test_a_slot_whose_records_are_gone_is_freed_for_other_partitions(
+    new_scenario: ScenarioMaker,
+) -> None:
+    """Given slots of two partitions, then the sweep of one keeps the slots of the other."""
+    scenario = new_scenario(partitions=2, quotas={"acme": {"concurrency": 2}})
+    jobs = [scenario.submit(**of_tenant("acme")) for _ in range(12)]
+    first = next(each for each in jobs if keys.partition_of(each) == "p00")
+    second = next(each for each in jobs if keys.partition_of(each) == "p01")
+    for job_id in (first, second):
+        scenario.claim(job_id)
+    third = next(each for each in jobs if each not in (first, second))
+    assert scenario.refusal(third).reason == OVER_QUOTA
+    scenario.sweep()
+    assert scenario.view(third).state == "waiting"

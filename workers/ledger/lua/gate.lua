@@ -37,7 +37,7 @@ local function write_gate(provider, gate)
   end
   redis.call('DEL', key)
   redis.call('HSET', key, unpack(fields))
-  redis.call('SADD', P .. 'gates', provider)
+  redis.call('SADD', S .. 'gates', provider)
   expire(key, 604800000)
 end
 

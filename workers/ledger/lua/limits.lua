@@ -1,6 +1,6 @@
 -- Replace the configured limits: `tenant:<name>` → concurrency|tokens a day, `provider:<name>` →
 -- calls at once. Entries that a removed limit held back are released by the sweep.
-redis.call('DEL', P .. 'limits')
-for name, value in pairs(R.limits) do redis.call('HSET', P .. 'limits', name, value) end
-if R.digest ~= '' then redis.call('HSET', P .. 'limits', 'digest', R.digest) end
+redis.call('DEL', S .. 'limits')
+for name, value in pairs(R.limits) do redis.call('HSET', S .. 'limits', name, value) end
+if R.digest ~= '' then redis.call('HSET', S .. 'limits', 'digest', R.digest) end
 return { 'written' }

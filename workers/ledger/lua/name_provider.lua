@@ -14,7 +14,7 @@ if runner and runner ~= '' then
   end
   redis.call('HSET', P .. 'providers', runner, R.provider)
 end
-redis.call('SADD', P .. 'gates', R.provider)
+redis.call('SADD', S .. 'gates', R.provider)
 if record[2] == R.provider then return { 'named' } end
 free_provider(R.entry, record[2])
 local gates = add_slots({}, R.provider)

@@ -1,8 +1,10 @@
 -- Shared by the scripts: each is given the definitions that it uses, and builds the functions that it
 -- calls (workers/ledger/connection/scripts.py). No variable may have the name of a shared function.
 -- KEYS[1] is the prefix of one partition, ARGV[1] the request as JSON.
--- The prefix names the partition: all keys of a script belong to it.
+-- The prefix names the partition: the records of jobs are in it, and everything that is about them.
 local P = KEYS[1]
+-- What all partitions share is in the first one: slots, limits, tokens, what was learned of providers.
+local S = string.gsub(P, '{p%d+}:$', '{p00}:')
 local R = cjson.decode(ARGV[1])
 -- The time is Redis' own; only tests send `now_ms`, to move the clock.
 local time = redis.call('TIME')
@@ -164,7 +166,7 @@ local function await_staleness(cycle)
 end
 
 local function spent_key(tenant)
-  return P .. 'spent:' .. tenant .. ':' .. int(math.floor(NOW / 86400000))
+  return S .. 'spent:' .. tenant .. ':' .. int(math.floor(NOW / 86400000))
 end
 
 -- Counts tokens for the job and, for two days, for its tenant.

@@ -18,9 +18,10 @@ local job = redis.call('HMGET', jkey, 'state', 'best', 'best_score', 'best_succe
 redis.call('HSET', key, 'state', 'settled', 'settled_by', R.token, 'token', '',
   'verdict', R.verdict, 'settled_at', stamp(NOW))
 raise_schema(R.id)
--- An immediate retry keeps the slot of its tenant.
+-- An immediate retry keeps the slot of its tenant, unless there are too many: settling after slow
+-- verifications takes one that may not be free.
 local retried = given(R.next) and R.next.delay_ms <= 0 and not job[7] and not TERMINAL[job[1]]
-if retried and job[8] then
+if retried and job[8] and (quota_capacity(job[8]) or 0) >= 0 then
   local next_entry = attempt_entry(R.id, R.next.number)
   redis.call('ZADD', active_key('quota:' .. job[8]), NOW + RESERVED_MS, next_entry)
   redis.call('ZREM', active_key('quota:' .. job[8]), entry)

@@ -72,7 +72,7 @@ local function expire_lease(entry)
     event('attempt', id, { attempt = tonumber(n), state = 'lease_expired' })
   else
     -- The records are no longer kept, so nothing says which provider was asked.
-    for _, provider in ipairs(redis.call('SMEMBERS', P .. 'gates')) do
+    for _, provider in ipairs(redis.call('SMEMBERS', S .. 'gates')) do
       free_slot('provider:' .. provider, entry)
     end
   end
@@ -110,7 +110,7 @@ end
 local function free_lost_slots(reason)
   local oldest = redis.call('ZRANGEBYSCORE', active_key(reason), LEASED, '+inf', 'LIMIT', 0, 10)
   for _, entry in ipairs(oldest) do
-    if not redis.call('ZSCORE', P .. 'leases', entry) then
+    if not redis.call('ZSCORE', home_of(entry) .. 'leases', entry) then
       redis.call('ZREM', active_key(reason), entry)
     end
   end
@@ -232,5 +232,5 @@ end
 redis.call('SET', P .. 'swept_at', stamp(NOW))
 for _, text in ipairs(RELEASED) do publish[#publish + 1] = text end
 -- The limits are gone if Redis lost them, and others if a worker had another configuration.
-local known = (redis.call('HGET', P .. 'limits', 'digest') or '') == R.limits_digest
+local known = (redis.call('HGET', S .. 'limits', 'digest') or '') == R.limits_digest
 return { known and 'known' or 'unknown', publish }

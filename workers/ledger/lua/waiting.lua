@@ -18,9 +18,9 @@ local WAITS = { pause = 'paused', budget = 'over_quota', breaker = 'provider_bus
 -- Publications of the entries that this script has released, for its caller to publish.
 local RELEASED = {}
 
-local function active_key(reason) return P .. 'active:' .. reason end
+local function active_key(reason) return S .. 'active:' .. reason end
 local function parked_key(reason) return P .. 'parked:' .. reason end
-local function gate_key(provider) return P .. 'provider:' .. provider end
+local function gate_key(provider) return S .. 'provider:' .. provider end
 -- Reads what was learned about a provider; a record of another type is nothing learned.
 local function read_learned(command, provider, ...)
   local read, found = pcall(redis.call, command, gate_key(provider), ...)
@@ -31,6 +31,36 @@ end
 local function record_key(entry)
   local kind, id, n = parse_entry(entry)
   return kind == 'c' and cycle_key(cycle_of(entry)) or attempt_key(id, n)
+end
+
+-- -- partitions -----------------------------------------------------------------------------------
+
+local PREFIXES
+-- Returns the prefixes of the partitions that the caller knows.
+local function prefixes()
+  if PREFIXES then return PREFIXES end
+  PREFIXES = {}
+  for n = 1, R.partitions or 1 do
+    PREFIXES[n] = string.gsub(S, '{p00}:$', string.format('{p%02d}:', n - 1))
+  end
+  return PREFIXES
+end
+
+-- Returns the prefix of the partition that an entry lives in.
+local function home_of(entry)
+  local partition = string.match(entry, '^%a:(p%d+)%-')
+  return partition and string.gsub(S, '{p00}:$', '{' .. partition .. '}:') or P
+end
+
+-- Does a step as a script of another partition would.
+local function within(prefix, step, ...)
+  if prefix == P then return step(...) end
+  local own = P
+  P = prefix
+  local done, result = pcall(step, ...)
+  P = own
+  if not done then error(result, 0) end
+  return result
 end
 
 -- -- slots ----------------------------------------------------------------------------------------
@@ -44,7 +74,7 @@ local function has_slot(reason, entry)
 end
 
 local function quota_capacity(tenant)
-  local found = redis.call('HMGET', P .. 'limits', 'tenant:' .. tenant, 'tenant:*')
+  local found = redis.call('HMGET', S .. 'limits', 'tenant:' .. tenant, 'tenant:*')
   local concurrency, tokens = string.match(found[1] or found[2] or '|', '^(%d*)|(%d*)$')
   concurrency, tokens = tonumber(concurrency or ''), tonumber(tokens or '')
   if tokens and tonumber(redis.call('GET', spent_key(tenant)) or '0') >= tokens then
@@ -55,7 +85,7 @@ local function quota_capacity(tenant)
 end
 
 local function configured_limit(provider)
-  return tonumber(redis.call('HGET', P .. 'limits', 'provider:' .. provider) or '')
+  return tonumber(redis.call('HGET', S .. 'limits', 'provider:' .. provider) or '')
 end
 -- Returns the calls that a provider may have in flight: what was learned, at most what is configured.
 -- Before anything was learned, what is configured is the best guess.
@@ -289,38 +319,64 @@ end
 -- Whether at most half of the work that runs here is behind a reason, with one more. Its slots must not
 -- stay empty because others have a long queue, but it must not take every worker from them, either.
 local function has_small_share(reason)
-  return 2 * (redis.call('ZCARD', active_key(reason)) + 1) <= redis.call('ZCARD', P .. 'leases')
+  local leases = 0
+  for _, prefix in ipairs(prefixes()) do leases = leases + redis.call('ZCARD', prefix .. 'leases') end
+  return 2 * (redis.call('ZCARD', active_key(reason)) + 1) <= leases
 end
 
--- Releases parked entries while their reason has capacity, at most `most`. An entry for which a slot
--- is reserved goes to the front of its queue, if its reason has a small share of the work. One that
--- another reason holds back moves behind that.
+-- Returns the prefix of the partition that has the next entry behind a reason.
+local function next_partition(reason)
+  local all, found, first = prefixes(), P, nil
+  for i = 1, #all > 1 and #all or 0 do
+    local score = redis.call('ZRANGE', all[i] .. 'parked:' .. reason, 0, 0, 'WITHSCORES')[2]
+    if score and (not first or tonumber(score) < first) then found, first = all[i], tonumber(score) end
+  end
+  return found
+end
+
+-- Releases the first entry behind a reason and returns true; nil without one. If a slot is reserved for
+-- it, it goes to the front of its queue, if its reason has a small share of the work. One that another
+-- reason holds back moves behind that.
+local function release_first(reason, free)
+  local entry, e, gates = unpark(reason)
+  if not entry then return nil end
+  local why, behind = held_back(entry, gates)
+  if behind then
+    park(entry, behind, why)
+    return true
+  end
+  if free and has_small_share(reason) then e.priority = 0 end
+  take_slots(entry, gates, NOW + RESERVED_MS)
+  hand_out(entry, e.queue, e.priority)
+  RELEASED[#RELEASED + 1] = publication(entry, e)
+  local kind, id = parse_entry(entry)
+  if kind == 'a' then set_state(id, 'waiting', 'queued') end
+  if kind == 'v' then show_verifying(id) end
+  return true
+end
+
+-- Releases parked entries while their reason has capacity, at most `most`. Slots belong to all
+-- partitions, so the next entry may be in another one.
 local function release_behind(reason, most)
   redis.call('ZREMRANGEBYSCORE', active_key(reason), '-inf', NOW) -- reservations that have expired
   for done = 1, most do
     local free = capacity(reason)
     if free and free <= 0 then return done - 1 end
-    local entry, e, gates = unpark(reason)
-    if not entry then return done - 1 end
-    local why, behind = held_back(entry, gates)
-    if behind then
-      park(entry, behind, why)
-    else
-      if free and has_small_share(reason) then e.priority = 0 end
-      take_slots(entry, gates, NOW + RESERVED_MS)
-      hand_out(entry, e.queue, e.priority)
-      RELEASED[#RELEASED + 1] = publication(entry, e)
-      local kind, id = parse_entry(entry)
-      if kind == 'a' then set_state(id, 'waiting', 'queued') end
-      if kind == 'v' then show_verifying(id) end
-    end
+    local partition = free and next_partition(reason) or P
+    if not within(partition, release_first, reason, free) then return done - 1 end
   end
   return most
 end
 
+local function has_parked(reason)
+  local names = {}
+  for i, prefix in ipairs(prefixes()) do names[i] = prefix .. 'parked:' .. reason end
+  return redis.call('EXISTS', unpack(names)) > 0
+end
+
 local function free_slot(reason, entry)
   if redis.call('ZREM', active_key(reason), entry) == 0 then return end
-  if redis.call('EXISTS', parked_key(reason)) == 1 then release_behind(reason, AT_ONCE) end
+  if has_parked(reason) then release_behind(reason, AT_ONCE) end
 end
 
 -- The slot of a provider is free when it has answered; that of a quota when the lease ends.

@@ -1,4 +1,4 @@
-"""What the ledger knows about providers, read over all partitions."""
+"""What the ledger knows about providers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ class RedisBreakers:
 
     def all(self) -> dict[str, Breaker]:
         """Return every provider that was called in the last days."""
-        merged: dict[str, Breaker] = {}
-        requests = [(prefix, {"read": True}) for prefix in self._prefixes()]
-        for found, now in self._calls.many("read_providers", requests):
-            for provider, flat, limit, in_flight, parked in found:
-                fields = dict(zip(flat[::2], flat[1::2], strict=True))
-                breaker = _read(fields, float(now)).model_copy(
-                    update={"limit": int(limit), "in_flight": in_flight, "parked": parked}
-                )
-                known = merged.get(provider)
-                merged[provider] = known.merged(breaker) if known else breaker
-        return merged
+        # The first partition has them for all.
+        found, now = self._calls.one("read_providers", self._prefixes()[0], read=True)
+        breakers = {}
+        for provider, flat, limit, in_flight, parked in found:
+            fields = dict(zip(flat[::2], flat[1::2], strict=True))
+            breakers[provider] = _read(fields, float(now)).model_copy(
+                update={"limit": int(limit), "in_flight": in_flight, "parked": parked}
+            )
+        return breakers
 
 
 def _read(fields: Mapping[str, str], now: float) -> Breaker:
