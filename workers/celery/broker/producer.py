@@ -19,6 +19,9 @@ from mulligan.workers.contract_models import ContractModels, contract_problems
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.model import Settings
 
+#: Held while a publisher is created.
+_CREATING = threading.Lock()
+
 
 def producer_intake(settings: Settings, ledger: RedisLedger, *, models: ContractModels) -> Intake:
     """Return the intake of a producer. Workers check what a job names.
@@ -47,7 +50,6 @@ class ProducerPublisher:
     def __init__(self, settings: Settings, ledger: RedisLedger) -> None:
         self._settings = settings
         self._ledger = ledger
-        self._lock = threading.Lock()
         self._publisher: Publisher | None = None
 
     def publish(self, publications: Sequence[Publication]) -> None:
@@ -55,11 +57,12 @@ class ProducerPublisher:
             self._get().publish(publications)
 
     def _get(self) -> Publisher:
-        from celery import Celery
+        with _CREATING:
+            # Celery replaces its own module while it is imported: one thread at a time.
+            from celery import Celery
 
-        from mulligan.workers.celery.broker.celery_broker import CeleryBroker
+            from mulligan.workers.celery.broker.celery_broker import CeleryBroker
 
-        with self._lock:
             if self._publisher is None:
                 app = Celery("mulligan-producer", set_as_current=False)
                 app.conf.update(
