@@ -135,7 +135,7 @@ class Model:
                 last.verdict.decision,
                 output=last.output,
                 asked_with=asked,
-                constrains=lambda decoding: side == "lean" and decoding.constrained,
+                constrains=lambda decoding, _: side == "lean" and decoding.constrained,
             )
             if last.verdict.failure is not None:
                 memory = memory.record(last.verdict.failure)

@@ -73,7 +73,7 @@ def correct(case: Case, blobs: BlobStore, folder: Path) -> tuple[Verdict, Attemp
         output=output,
         asked_with=Decoding(temperature=0.7, max_tokens=120, constrained=case.was_constrained),
         worked_before=case.worked_before,
-        constrains=lambda decoding: case.constrains and decoding.constrained,
+        constrains=lambda decoding, _: case.constrains and decoding.constrained,
     )
     return verdict, following
 

@@ -12,6 +12,7 @@ from mulligan.policies.repair.prompt import build_corrected_prompt
 from mulligan.policies.repair.recipes import RULED_OUT
 from mulligan.policies.repair.retry import ChangeStrategy, Retry
 from mulligan.policies.repair.verdict import Verdict
+from mulligan.policies.value import Json
 
 #: The default temperature of most servers.
 _USUAL_TEMPERATURE = 0.7
@@ -41,7 +42,7 @@ def plan_next(
     asked_with: Decoding,
     worked_before: Sequence[str] = (),
     cycle_id: str | None = None,
-    constrains: Callable[[Decoding], bool] = lambda _: False,
+    constrains: Callable[[Decoding, Mapping[str, Json]], bool] = lambda *_: False,
 ) -> AttemptPlan:
     """Plan the attempt after a failure. ``asked_with`` is the failed attempt's decoding.
 
@@ -58,7 +59,7 @@ def plan_next(
         and instruction.action in RULED_OUT
         and corrections_of(verdict.failure)[0].ruled_out
     )
-    constrained = decoding.constrained and contract is not None and not ignored
+    constrained = contract is not None and not ignored and constrains(decoding, contract)
     prompt = build_corrected_prompt(
         task_text=job.task_text,
         contract=contract,
@@ -70,7 +71,7 @@ def plan_next(
         coercions=verdict.coercions,
         becomes_file=job.workspace is not None and job.workspace.output_file is not None,
         truncated=output is not None and output.truncated,
-        constrained=constrained and constrains(decoding),
+        constrained=constrained,
         fresh=fresh,
     )
     return AttemptPlan(

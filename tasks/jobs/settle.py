@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mulligan.policies.cycles.cycle import cycle_id
@@ -15,6 +16,7 @@ from mulligan.policies.repair import score as scoring
 from mulligan.policies.repair.retry import Escalate, Retry, opens_cycle, owes_immediate_retry
 from mulligan.policies.repair.strategy import best_techniques, plan_next
 from mulligan.policies.repair.verdict import Verdict, judge, judge_error
+from mulligan.policies.value import Json
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.ports.errors import BadInput, RunnerError
 from mulligan.tasks.ports.ledger import (
@@ -254,17 +256,19 @@ def _then(
                 asked_with=asked_with,
                 worked_before=best_techniques(remedies),
                 cycle_id=cycle.id if cycle else None,
-                constrains=lambda decoding: _constrains(context, claim.job, decoding),
+                constrains=partial(_constrains, context, claim.job),
             )
             return NextAttempt(plan=plan)
 
 
-def _constrains(context: AttemptContext, job: Job, decoding: Decoding) -> bool:
+def _constrains(
+    context: AttemptContext, job: Job, decoding: Decoding, schema: Mapping[str, Json]
+) -> bool:
     """Whether the job's runner constrains such an attempt. A user's own task is no runner."""
     if job.runner.kind == USER_TASK:
         return False
     try:
-        return constrains(context.runner(job.runner).runner, decoding)
+        return constrains(context.runner(job.runner).runner, decoding, schema)
     except BadInput:  # the next attempt will say so
         return False
 

@@ -45,10 +45,11 @@ def provider_for(runner: Runner, decoding: Decoding) -> str:
     return runner.provider if of_fallback is None else of_fallback(decoding)
 
 
-def constrains(runner: Runner, decoding: Decoding) -> bool:
-    """Whether a runner constrains such an attempt to the job's JSON Schema, if it has one.
+def constrains(runner: Runner, decoding: Decoding, schema: Mapping[str, Json]) -> bool:
+    """Whether a runner constrains such an attempt to a JSON Schema.
 
     A runner that can has a method ``constrains``.
     """
-    of_runner: Callable[[Decoding], bool] | None = getattr(runner, "constrains", None)
-    return False if of_runner is None else of_runner(decoding)
+    of_runner: Callable[[Decoding, Mapping[str, Json]], bool] | None
+    of_runner = getattr(runner, "constrains", None)
+    return False if of_runner is None else of_runner(decoding, schema)

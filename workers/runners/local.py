@@ -66,7 +66,7 @@ class LocalRunner:
         read_options(OpenAIOptions, local.openai_options)
         return cls(local)
 
-    def constrains(self, decoding: Decoding) -> bool:
+    def constrains(self, decoding: Decoding, _schema: Mapping[str, Json]) -> bool:
         """Return whether decoding follows the job's JSON Schema: llama.cpp always can."""
         return decoding.constrained
 

@@ -183,11 +183,12 @@ class OpenAIRunner:
         """Return the host that is asked: a fallback may be on another one."""
         return self._asked(decoding).provider
 
-    def constrains(self, decoding: Decoding) -> bool:
-        """Return whether a constrained attempt sends the job's JSON Schema to the server."""
+    def constrains(self, decoding: Decoding, schema: Mapping[str, Json]) -> bool:
+        """Return whether such an attempt follows the schema: servers may ignore one that is not
+        ``strict``."""
         asked = self._asked(decoding)
         sends = asked._options.constrain == "json_schema" and not asked._refuses_schemas
-        return decoding.constrained and sends
+        return decoding.constrained and sends and is_strict(schema)
 
     def answer(self, request: Request) -> Output:
         if blocked("openai"):

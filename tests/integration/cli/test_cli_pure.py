@@ -288,7 +288,8 @@ def test_verify_shows_the_next_prompt_of_a_bad_answer() -> None:
 def test_verify_says_that_only_the_decoding_of_the_next_attempt_changes() -> None:
     """Given a runner that constrains answers to the contract, whose form was all that was wrong."""
     runner = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m"}
-    file = write_file("job.json", job(runner=runner))
+    contract = {"id": "contract.schema", "schema": {**SCHEMA, "additionalProperties": False}}
+    file = write_file("job.json", job(runner=runner, verifiers=[contract]))
     shown = invoke("verify", file, "--answer", "-", "--next-prompt", stdin="31", code=1).stdout
     assert shown.endswith("\nthe prompt stays the same: only the decoding changes\n")
 

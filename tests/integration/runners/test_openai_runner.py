@@ -340,15 +340,16 @@ def test_a_server_without_response_format_gets_a_second_request_without_it(
             handler.reply(completion('{"age": 31}'))
 
     provider.script = script
-    constrained = request(decoding=Decoding(constrained=True), json_schema=SCHEMA)
+    schema = {**SCHEMA, "required": ["age"], "additionalProperties": False}
+    constrained = request(decoding=Decoding(constrained=True), json_schema=schema)
     asked = runner(provider)
-    assert asked.constrains(constrained.decoding)
+    assert asked.constrains(constrained.decoding, schema)
     assert asked.answer(constrained).text == '{"age": 31}'
     first, second = provider.bodies
-    assert first["response_format"]["json_schema"]["schema"] == SCHEMA
+    assert first["response_format"]["json_schema"]["schema"] == schema
     assert "response_format" not in second
     # So the next corrected prompt has the schema.
-    assert not asked.constrains(constrained.decoding)
+    assert not asked.constrains(constrained.decoding, schema)
 
 
 @pytest.mark.parametrize("status", [401, 429, 500])

@@ -271,7 +271,7 @@ def plan_for(
         verdict.decision,
         output=Output(text=text),
         asked_with=asked_with,
-        constrains=lambda decoding: decoding.constrained and constrains,
+        constrains=lambda decoding, _: decoding.constrained and constrains,
     )
     return plan.prompt or ""
 
@@ -310,7 +310,9 @@ def test_a_runner_says_whether_it_constrains_to_a_schema(
 ) -> None:
     runner = OpenAIRunner.from_options({"model": "a", "base_url": "http://127.0.0.1:1"} | options)
     asked = Decoding(constrained=True, fallback=fallback)
-    assert runner_constrains(runner, asked) is constrains
-    assert not runner_constrains(runner, Decoding(fallback=fallback))
+    closed = {**SCHEMA, "additionalProperties": False}
+    assert runner_constrains(runner, asked, closed) is constrains
+    assert not runner_constrains(runner, asked, SCHEMA), "OpenAI does not enforce an open schema"
+    assert not runner_constrains(runner, Decoding(fallback=fallback), closed)
     scripted = ScriptedRunner.from_options({"answers": ["x"]})
-    assert not runner_constrains(scripted, asked)
+    assert not runner_constrains(scripted, asked, closed)
