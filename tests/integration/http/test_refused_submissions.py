@@ -192,4 +192,5 @@ def test_messages_on_celery_s_default_queue_are_found_and_left_there(
     assert check.said.startswith("2 messages to mulligan on the queue celery")
     assert 'queue="mulligan.submit"' in check.fix
     assert "Messages on the wrong queue" in api.get("/operations").text
+    assert "2 messages to mulligan on the queue celery" in api.get("/").text
     assert stranded_messages(context.app) == StrandedMessages(2, certain=True)
