@@ -39,6 +39,7 @@ from mulligan.workers.ledger.stored import rows
 from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
+from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.settings.live_settings import LiveExemptTypes, LiveSettings
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
@@ -149,6 +150,7 @@ def build_services(
         report_labels=lambda: live.current().report_labels,
         randomness=random.random,
         release_later=ReleaseTimers(ledger, publish).start,
+        without_paths=WorkerPaths.of_this_process().clean,
         step=step,
         **_limits(settings),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -153,6 +153,23 @@ class FailureRecord(Value):
     def label(self) -> str:
         """``kind.cause``, or the kind alone. Reports group by it."""
         return f"{self.kind.value}.{self.cause}" if self.cause else self.kind.value
+
+    def rewritten(self, rewrite: Callable[[str], str]) -> FailureRecord:
+        """Return the record with every text for people and prompts rewritten."""
+        findings = [each.model_dump() for each in self.findings]
+        texts = {"message": self.message, "findings": findings, "evidence": self.evidence}
+        return FailureRecord.model_validate({**dict(self), **_rewritten(texts, rewrite)})
+
+
+def _rewritten(value: Any, rewrite: Callable[[str], str]) -> Any:
+    match value:
+        case str():
+            return rewrite(value)
+        case dict():
+            return {key: _rewritten(item, rewrite) for key, item in value.items()}
+        case list():
+            return [_rewritten(item, rewrite) for item in value]
+    return value
 
 
 def failure_record_to_dict(record: FailureRecord) -> dict[str, Any]:

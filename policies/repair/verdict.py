@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,9 +84,13 @@ def judge_error(
     *,
     final: bool = False,
     exhausted: str | None = None,
+    rewrite: Callable[[str], str] = str,
 ) -> Verdict:
-    """Judge an attempt without an answer. After a final error the runner is not asked again."""
-    record = classify_failure(error, source="task", attempt=plan.number)
+    """Judge an attempt without an answer. After a final error the runner is not asked again.
+
+    ``rewrite`` removes the worker's paths from the error's texts.
+    """
+    record = classify_failure(error, source="task", attempt=plan.number).rewritten(rewrite)
     if final:
         return Verdict(
             failure=record,

@@ -62,6 +62,8 @@ class AttemptContext:
     #: Releases what waits for a provider, in a job's partition, after some seconds. Without it, the
     #: next sweep does.
     release_later: Callable[[str, str, float], None] = lambda _job, _provider, _seconds: None
+    #: Removes this worker's paths from the text of an error.
+    without_paths: Callable[[str], str] = str
     #: Called at named steps, where crash tests kill a process.
     step: Callable[[str, Entry], None] = lambda _name, _entry: None
 

@@ -85,6 +85,7 @@ def settle_error(
         claim.memory,
         final=final,
         exhausted=_exhausted(claim, output),
+        rewrite=context.without_paths,
     )
     return _record(context, claim, verdict, output, asked_with)
 

@@ -343,7 +343,8 @@ def _failed(
     if delivery.enforce:
         settled = settle_error(context, claim, error, Decoding(), output=output)
         return DeliveryResult(settled, error=error)
-    verdict = judge_error(claim.job, claim.plan, error, claim.memory)
+    rewrite = context.without_paths
+    verdict = judge_error(claim.job, claim.plan, error, claim.memory, rewrite=rewrite)
     return DeliveryResult(_observed(context, claim, verdict), error=error)
 
 

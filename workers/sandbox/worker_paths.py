@@ -11,6 +11,7 @@ import re
 import site
 import sys
 import sysconfig
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -31,7 +32,17 @@ class WorkerPaths:
         """``work`` is the directory in which the program ran."""
         private = work.parent
         own = {f"{work}/": "", str(work): ".", f"{private}/home": "~"}
-        self._names = own | {f"{private}/": ""} | _of_this_process()
+        self._use(own | {f"{private}/": ""})
+
+    @classmethod
+    def of_this_process(cls) -> WorkerPaths:
+        """Return those of errors that this process raises itself, in its working directory."""
+        paths, here = cls.__new__(cls), Path.cwd()
+        paths._use({f"{here}/": ""} if here != Path("/") else {})
+        return paths
+
+    def _use(self, names: Mapping[str, str]) -> None:
+        self._names = {**_of_this_process(), **names}
         # Longer paths first: one may be inside another.
         paths = sorted(self._names, key=len, reverse=True)
         self._pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, paths))})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -178,3 +179,21 @@ def test_a_worker_lost_after_storing_it_does_not_accept_a_rejected_answer(
     assert isinstance(claim, Claim)
     assert [result.status for result in claim.results.values()] == [VerificationStatus.FAIL]
     assert claim.output is not None
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+
+def test_the_paths_of_the_worker_enter_no_prompt(app: Celery, ledger: RedisLedger) -> None:
+    prompts: list[str] = []
+
+    def ask(self: Any) -> str:
+        prompts.append(self.correct("Summarise the orders."))
+        if self.repair is None:
+            (Path.cwd() / "orders" / "gone.csv").read_text()
+        return "nine orders"
+
+    view = job_of(ledger, run(app, ask).id)
+    assert "orders/gone.csv" in prompts[1]
+    assert str(Path.cwd()) not in prompts[1]
+    assert str(Path.cwd()) not in failure_of(view.attempts[0]).model_dump_json()
