@@ -1,12 +1,14 @@
 """Stored bodies change only together with the schema's number.
 
 `schemas/schema-N.txt` records what schema N stores: a line per field with its type, limits and
-default. The default counts, because bodies are written without the fields that have it.
+default. The default counts, because bodies are written without the fields that have it. Options of
+verifiers and runners are stored as they were given, so only their names are recorded.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ from mulligan.tasks.escalations.end_escalations import EndAction, EscalationFilt
 from mulligan.tasks.ports.ledger import SessionNote
 from mulligan.workers.ledger.stored.schema import CURRENT
 from mulligan.workers.ledger.stores.tokens import Token
+from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.settings.model import Settings
+from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 FOLDER = Path(__file__).parent / "schemas"
 STORED: tuple[type[Any], ...] = (
@@ -44,7 +48,16 @@ def shape() -> dict[str, str]:
             for field, about in schema.get("properties", {}).items():
                 required = " required" if field in schema.get("required", ()) else ""
                 found[f"{name}.{field}"] = compact(about) + required
-    return found
+    return found | dict.fromkeys(options(), "option")
+
+
+def options() -> Iterator[str]:
+    """Yield the options of the built-in verifiers and runners."""
+    verifiers = VerifierRegistry(plugins=list).option_models()
+    runners = RunnerRegistry({}).option_models()
+    for spec, known in (("VerifierSpec", verifiers), ("RunnerSpec", runners)):
+        for name, model in known.items():
+            yield from (f"{spec}.{name}:{each}" for each in (model.model_fields if model else ()))
 
 
 def compact(schema: Any) -> str:

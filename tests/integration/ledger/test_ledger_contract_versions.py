@@ -54,6 +54,21 @@ def test_a_body_needs_the_schema_of_what_it_uses(fields: dict[str, Any], needs: 
     assert NEXT.needed_by(make_job(**fields)) == needs
 
 
+@pytest.mark.parametrize(
+    ("verifier", "needs"),
+    [
+        ({"id": "text.match", "contains": "bug"}, 1),
+        ({"id": "text.match", "choice": ["bug", "feature"]}, 2),
+        ({"id": "text.match", "regex": "^b", "example": "bug"}, 2),
+        ({"id": "pytest.subprocess", "show_source": False}, 2),
+        ({"id": "my.own", "choice": "bug"}, 1),
+    ],
+)
+def test_a_job_needs_the_schema_of_its_options(verifier: dict[str, Any], needs: int) -> None:
+    """An older worker would refuse the option, and escalate the job."""
+    assert CURRENT.needed_by(make_job(verifiers=[verifier])) == needs
+
+
 # -- attempts --------------------------------------------------------------------------------------
 
 

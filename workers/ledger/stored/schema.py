@@ -23,7 +23,8 @@ class StoredSchema:
     #: The newest schema that the release reads.
     number: int
     release: str
-    #: What schemas after the first added: `Model.field` or `Model.field=value` → its schema.
+    #: What schemas after the first added → its schema: `Model.field`, `Model.field=value`, or
+    #: `Model.name:option` for an option of a verifier or a runner.
     added: Mapping[str, int] = field(default_factory=dict)
 
     def needed_by(self, *bodies: BaseModel | None) -> int:
@@ -42,11 +43,18 @@ class StoredSchema:
                         inner_place = f"{model.__name__}.{name}"
                         yield self.added.get(inner_place, 1)
                         yield from self._needs(inner, inner_place)
+                for option in value.model_extra or ():
+                    yield self.added.get(f"{model.__name__}.{_name_of(value)}:{option}", 1)
             case list() | tuple() | set() | frozenset():
                 for each in value:
                     yield from self._needs(each, place)
             case str() | int() | float():
                 yield self.added.get(f"{place}={value}", 1)
+
+
+def _name_of(spec: BaseModel) -> str | None:
+    """Return the id of a verifier or the kind of a runner."""
+    return getattr(spec, "id", None) or getattr(spec, "kind", None)
 
 
 @cache
@@ -64,5 +72,13 @@ def _release() -> str:
 
 #: The schema of this release. tests/repository/schemas holds a fingerprint of each one.
 CURRENT = StoredSchema(
-    number=2, release=_release(), added={"Finding.example": 2, "Finding.count": 2}
+    number=2,
+    release=_release(),
+    added={
+        "Finding.example": 2,
+        "Finding.count": 2,
+        "VerifierSpec.text.match:choice": 2,
+        "VerifierSpec.text.match:example": 2,
+        "VerifierSpec.pytest.subprocess:show_source": 2,
+    },
 )
