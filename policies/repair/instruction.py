@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from mulligan.policies.failures.command_output import first_error
 from mulligan.policies.failures.failure import FailureKind, FailureRecord, Finding
+from mulligan.policies.repair.recipe import Recipe
 from mulligan.policies.repair.recipes import (
     DECODER,
     ENDED,
@@ -16,7 +17,6 @@ from mulligan.policies.repair.recipes import (
     REMEDIES,
     SIGNALS,
     TYPES,
-    Recipe,
     recipe_for,
 )
 from mulligan.policies.value import Json, Value
@@ -100,7 +100,7 @@ def reduce_failure_to_repair(record: FailureRecord) -> RepairInstruction:
 
 def corrections_of(record: FailureRecord) -> list[Correction]:
     """Return what to correct after a failure, the deciding finding first."""
-    groups = _alike(record.findings)
+    groups = _same_shape(record.findings)
     if not groups:
         return [_correction(record, record.cause, Finding(message=record.message), 1)]
     decides = next((i for i, (found, _) in enumerate(groups) if found.code == record.cause), 0)
@@ -111,7 +111,7 @@ def corrections_of(record: FailureRecord) -> list[Correction]:
     return [first, *(_correction(record, found.code, found, n) for found, n in groups)]
 
 
-def _alike(findings: Sequence[Finding]) -> list[tuple[Finding, int]]:
+def _same_shape(findings: Sequence[Finding]) -> list[tuple[Finding, int]]:
     """Join many findings that differ only in an index, ``$[*].id``, and messages that repeat."""
     shapes: dict[tuple[Any, ...], dict[Any, Finding]] = {}
     for finding in findings:

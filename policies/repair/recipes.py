@@ -1,101 +1,13 @@
-"""The repair of each class of failures, in sentences: one recipe for each kind and finer cause.
-
-Written for small models: short, imperative, concrete. ``instruction.py`` fills in the
-placeholders, such as ``{place}``; nothing else from a failure reaches a prompt. Of the choices in
-brackets, ``[The field {place}|A field]``, it takes the first one without an empty placeholder, or
-none. So every recipe gives true sentences even if nothing but its cause is known. ``{place:.0}``
-writes nothing: it makes a choice depend on the place.
-"""
+"""The recipe for each kind of failure and each finer cause."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import NamedTuple
-
 from mulligan.policies.failures.failure import FailureKind as Kind
+from mulligan.policies.repair.recipe import COOLER, Recipe, format_recipe
+from mulligan.policies.repair.schema_recipes import NOT_CONTRACT, NOT_OBJECT, SCHEMA, VALUE
 
-
-class Recipe(NamedTuple):
-    """How to repair one class of failures."""
-
-    #: Stable: statistics and the fleet's memory are keyed by it.
-    action: str
-    #: What is wrong with the last answer, and where.
-    fact: str
-    #: What to do about it. Several errors of one action share it.
-    advice: str
-    next_step: str
-    #: The technique in a few words, for "what worked before"; never about one job.
-    technique: str
-    #: What holds for every answer; a fresh start shows it and nothing of the failed answer.
-    requirement: str = ""
-    constrained: bool = False
-    #: Whether constraining the answer to the contract rules this failure out.
-    ruled_out: bool = False
-    #: Whether it is about the answer as a whole, so that one sentence is enough.
-    whole: bool = False
-    temperature: float = 1.0
-    token_cap: float = 1.0
-    show_last_answer: bool = True
-
-
-#: Format errors come from sampling: constrain the decoder if possible, and lower the temperature.
-_COOLER = 0.3
-_format = partial(Recipe, constrained=True, temperature=_COOLER)
 #: A cut answer needs room; the factor takes 120 tokens to 300.
 _MORE_TOKENS = 2.5
-
-
-def _not_json(what: str, rule: str) -> dict[str, Recipe]:
-    """Return the recipes for answers that are not JSON at all, by their shape."""
-    only = f"Answer with {what} and no other words. {rule}"
-    recipe = partial(_format, requirement=only, ruled_out=True, whole=True)
-    return {
-        "fence": recipe(
-            "drop_fence",
-            "Your last answer has a code fence, but no JSON.",
-            f"Answer with {what}, without ``` around it. {rule}",
-            f"Answer with {what}, without a code fence.",
-            "writing JSON without a code fence",
-        ),
-        "prose": recipe(
-            "drop_prose",
-            "Your last answer is not JSON.",
-            only,
-            f"Answer with only {what}.",
-            "writing only the JSON",
-        ),
-        "empty": recipe(
-            "answer_at_all",
-            "Your last answer was empty.",
-            f"Answer with {what}. {rule}",
-            f"Write {what}.",
-            "writing the JSON straight away",
-            show_last_answer=False,
-        ),
-        "not_object": recipe(
-            "answer_with_object",
-            "Your last answer is JSON, but not an object.",
-            f"Put it into one object. {rule}",
-            "Answer with a JSON object.",
-            "answering with one object",
-        ),
-        "syntax": recipe(
-            "fix_json_syntax",
-            "Your last answer is not valid JSON[: {message}].",
-            "[{remedy}|Use double quotes for every name and text, no trailing comma, no comment.]"
-            f" {rule}",
-            "Write the same content as valid JSON.",
-            "writing strictly valid JSON",
-        ),
-    }
-
-
-_NOT_OBJECT = _not_json(
-    "one JSON object", "Begin with {{ and end with }}. Write nothing before or after it."
-)
-#: A contract may ask for an array or a number as well.
-_NOT_CONTRACT = _not_json("the JSON that the schema asks for", "Write nothing before or after it.")
 
 TRUNCATED = Recipe(
     "raise_token_cap",
@@ -108,190 +20,6 @@ TRUNCATED = Recipe(
     token_cap=_MORE_TOKENS,
     show_last_answer=False,
 )
-
-# -- the contract ---------------------------------------------------------------------------------
-
-_VALUE = "[{place}|The answer]"
-_IS = "[ {is} {actual}.]"
-
-
-def _bound(action: str, words: str, otherwise: str, next_step: str, technique: str) -> Recipe:
-    """Return the recipe for a value that must be within a bound."""
-    return _format(
-        action,
-        f"{_VALUE} [{words}|{otherwise}: {{message}}|{otherwise}].{_IS}",
-        "",
-        next_step,
-        technique,
-        requirement=f"[{{place}} {words}.]",
-    )
-
-
-_range = partial(
-    _bound,
-    "fix_range",
-    otherwise="is out of range",
-    next_step="Bring [{place}|the answer] into range.",
-    technique="keeping the value in range",
-)
-_size = partial(
-    _bound,
-    "fix_size",
-    otherwise="has the wrong size",
-    next_step="Give [{place}|the answer] the right size.",
-    technique="giving the value the right size",
-)
-_SCHEMA: dict[str, Recipe] = {
-    "required": _format(
-        "add_missing_field",
-        "[The field {place}|A required field] is missing.",
-        "Add it.",
-        "Add [{place}|the missing field].",
-        "adding the missing field",
-        ruled_out=True,
-    ),
-    "type": _format(
-        "fix_type",
-        f"{_VALUE} [must be {{expected}}|has the wrong type].{_IS}[ {{hint}}]",
-        "",
-        "Write [{place}|the answer] as [{expected}|the schema asks].",
-        "using exactly the type that the schema asks for",
-        ruled_out=True,
-    ),
-    "additionalProperties": _format(
-        "remove_extra_field",
-        "[The field {place}|A field] is not allowed by the schema.",
-        "Remove it. Add no other fields.",
-        "Remove [{place}|the extra field].",
-        "leaving out fields that the schema does not name",
-        ruled_out=True,
-    ),
-    "enum": _format(
-        "choose_allowed_value",
-        f"{_VALUE} must be exactly one of [these: {{expected}}|the allowed values].{_IS}"
-        "[ {hint}]",
-        "",
-        "Choose an allowed value for [{place}|the answer].",
-        "copying one of the allowed values",
-        ruled_out=True,
-    ),
-    "const": _format(
-        "choose_allowed_value",
-        f"{_VALUE} must be exactly [{{expected}}|the allowed value].{_IS}",
-        "",
-        "Set [{place}|the answer] to [{expected}|the allowed value].",
-        "copying one of the allowed values",
-        ruled_out=True,
-    ),
-    "pattern": _format(
-        "fix_format",
-        f"{_VALUE} must match [the pattern {{expected}}|the schema's pattern]"
-        f"[, as {{example}} does].{_IS}",
-        "",
-        "Rewrite [{place}|the answer] so that it matches the pattern.",
-        "writing the value in the required format",
-        requirement="[{place} must match the pattern {expected}, as {example} does."
-        "|{place} must match the pattern {expected}.]",
-    ),
-    "format": _format(
-        "fix_format",
-        f"{_VALUE} [must have the format {{expected}}, for example {{example}}"
-        "|must have the format {expected}|has the wrong format: {message}"
-        f"|must have the format that the schema names].{_IS}",
-        "",
-        "Rewrite [{place}|the answer] in the required format.",
-        "writing the value in the required format",
-        requirement="[{place} must have the format {expected}, for example {example}."
-        "|{place} must have the format {expected}.]",
-    ),
-    "multipleOf": _range("must be a multiple of {expected}"),
-    "uniqueItems": _format(
-        "fix_size",
-        f"{_VALUE} contains the same item more than once.{_IS}",
-        "Remove the repeated items.",
-        "Remove the repeated items[ from {place}].",
-        "giving the value the right size",
-    ),
-    **{
-        code: _range(words)
-        for code, words in {
-            "minimum": "must be {expected} or more",
-            "maximum": "must be {expected} or less",
-            "exclusiveMinimum": "must be more than {expected}",
-            "exclusiveMaximum": "must be less than {expected}",
-        }.items()
-    },
-    **{
-        code: _size(words)
-        for code, words in {
-            "minLength": "must have at least {expected} characters",
-            "maxLength": "must have at most {expected} characters",
-            "minItems": "must have at least {expected} items",
-            "maxItems": "must have at most {expected} items",
-            "minProperties": "must have at least {expected} fields",
-            "maxProperties": "must have at most {expected} fields",
-        }.items()
-    },
-}
-#: A field that code looked for. The contract may not know it, so constraining cannot rule it out.
-_SCHEMA["missing_key"] = Recipe(
-    "add_missing_key",
-    "[The field {place}|A field] is missing.",
-    "Add it.",
-    "Add [{place}|the missing field].",
-    "adding the missing field",
-)
-_SCHEMA["not_a_plan"] = Recipe(
-    "write_plan",
-    "Your last answer is not a plan of edits.",
-    "Write YAML or JSON with a list of `edits`, each with `id`, `op`, `target` and `payload`, and"
-    " no other words.",
-    "Write a plan with a list of edits.",
-    "writing only the plan of edits",
-    whole=True,
-    temperature=_COOLER,
-)
-_SCHEMA["unevaluatedProperties"] = _SCHEMA["additionalProperties"]
-_SCHEMA["falseSchema"] = _format(
-    "remove_extra_field",
-    f"{_VALUE} is not allowed by the schema.",
-    "[{place:.0}Remove it.]",
-    "Remove [{place}|what the schema does not allow].",
-    "leaving out fields that the schema does not name",
-)
-_SCHEMA["propertyNames"] = _format(
-    "rename_field",
-    "The name of a field[ in {place}] is not allowed[: {message}].",
-    "Rename it.",
-    "Rename the field[ in {place}].",
-    "giving every field an allowed name",
-)
-#: Alternatives that are only types, or else the errors of the closest one.
-_SCHEMA["anyOf"] = _SCHEMA["oneOf"] = _format(
-    "fix_value",
-    f"{_VALUE} [must be {{expected}}. {{is}} {{actual}}.|must be {{expected}}."
-    "|does not fit the schema: {message}. {is} {value}.|does not fit the schema: {message}."
-    "|does not fit the schema.][ {hint}]",
-    "",
-    "Correct [{place}|the answer].",
-    "correcting the value that does not fit the schema",
-)
-_SCHEMA |= {
-    code: _format(
-        "fix_value",
-        f"{_VALUE} must [{words} {{expected}}|{words} what the schema says].{_IS}",
-        "",
-        "Correct [{place}|the answer].",
-        "correcting the value that does not fit the schema",
-        requirement=f"[{{place}} must {words} {{expected}}.]",
-    )
-    for code, words in {
-        "contains": "have an item that fits",
-        "minContains": "have more items that fit",
-        "maxContains": "have fewer items that fit",
-        "not": "not fit",
-    }.items()
-}
 
 # -- tests and commands ---------------------------------------------------------------------------
 
@@ -407,7 +135,7 @@ def _text(
         next_step,
         technique,
         requirement=whole,
-        temperature=_COOLER,
+        temperature=COOLER,
     )
 
 
@@ -489,7 +217,7 @@ _REASONING: dict[str, Recipe] = {
         "Follow the task to the letter. Use exactly the format it asks for.",
         "Follow the task to the letter.",
         "following the task to the letter",
-        temperature=_COOLER,
+        temperature=COOLER,
     ),
 }
 
@@ -517,8 +245,8 @@ _MISSING["apply_error"] = _MISSING["does_not_apply"]
 
 #: By kind and finer cause. A cause that has no row of its own falls back to its kind's.
 RECIPES: dict[Kind, dict[str, Recipe]] = {
-    Kind.SCHEMA_INVALID: _NOT_CONTRACT | _SCHEMA,
-    Kind.JSON_INVALID: _NOT_OBJECT,
+    Kind.SCHEMA_INVALID: NOT_CONTRACT | SCHEMA,
+    Kind.JSON_INVALID: NOT_OBJECT,
     Kind.TEST_FAILED: _TESTS,
     Kind.COMMAND_FAILED: _COMMANDS,
     Kind.REASONING_ERROR: _REASONING,
@@ -527,14 +255,14 @@ RECIPES: dict[Kind, dict[str, Recipe]] = {
 }
 
 FALLBACKS: dict[Kind, Recipe] = {
-    Kind.SCHEMA_INVALID: _format(
+    Kind.SCHEMA_INVALID: format_recipe(
         "fix_value",
-        f"{_VALUE} does not fit the schema[: {{message}}].[ {{is}} {{value}}.]",
+        f"{VALUE} does not fit the schema[: {{message}}].[ {{is}} {{value}}.]",
         "",
         "Correct [{place}|the answer].",
         "correcting the value that does not fit the schema",
     ),
-    Kind.JSON_INVALID: _NOT_OBJECT["syntax"],
+    Kind.JSON_INVALID: NOT_OBJECT["syntax"],
     Kind.TEST_FAILED: _TESTS["exception"],
     Kind.COMMAND_FAILED: _COMMANDS["exit"],
     Kind.MISSING_CONTEXT: Recipe(

@@ -122,7 +122,7 @@ class TaskDelivery:
     signals: tuple[type[BaseException], ...] = ()
     #: Returns the seconds until a signal's message is redelivered; None for never.
     redelivery_delay: Callable[[BaseException], float | None] = lambda _signal: 0.0
-    #: Returns the fault that an exception stands for; None if the task itself failed.
+    #: Returns the fault that an exception means; None if the task itself failed.
     transport_fault: Callable[[Exception], TransportFault | None] = lambda _error: None
     #: Returns what the task reported when it ended.
     reported: Callable[[], ReportedUsage] = ReportedUsage

@@ -53,7 +53,7 @@ _MOST_CAUSES = 5
 
 
 def transport_fault(error: Exception, *, wait: float | None = None) -> TransportFault | None:
-    """Return the fault that an exception stands for; None if it is no fault of the transport.
+    """Return the fault that an exception means; None if it is no fault of the transport.
 
     ``wait``: the seconds that the task itself asked for.
     """

@@ -24,7 +24,7 @@ local attempt = redis.call('HMGET', attempt_key(id, n), 'token', 'state', 'settl
   'report')
 if not attempt[2] then return { 'gone' } end
 if attempt[4] == R.token then
-  -- A repeated report. If nobody is settling its answer, this caller does.
+  -- A repeated report. Unless its answer is being settled, this caller does.
   if other_report(attempt[5]) then return { 'other_report' } end
   if attempt[2] == 'settled' or attempt[2] == 'verifying' then return { attempt[2] } end
   if attempt[1] ~= R.token or expired(lease) then return { 'settled' } end
