@@ -14,6 +14,7 @@ from mulligan.policies.jobs.job import Decoding, RunnerSpec, VerifierSpec
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.publish import Publisher, log_unreachable
 from mulligan.tasks.jobs.submit import Intake
+from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Publication
@@ -37,6 +38,7 @@ from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stored import rows
 from mulligan.workers.ledger.stores.blobs import blob_store
+from mulligan.workers.loops.prices import cost_of, token_price
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.sandbox.worker_paths import WorkerPaths
@@ -66,6 +68,7 @@ class Services:
     leases: LeaseKeeper
     context: AttemptContext
     intake: Intake
+    loops: LoopContext
     webhooks: Webhooks
     figures: FigureReader
 
@@ -150,6 +153,7 @@ def build_services(
         report_labels=lambda: live.current().report_labels,
         randomness=random.random,
         release_later=ReleaseTimers(ledger, publish).start,
+        cost=lambda job, output: cost_of(job, output, live.current()),
         without_paths=WorkerPaths.of_this_process().clean,
         step=step,
         **_limits(settings),
@@ -176,6 +180,14 @@ def build_services(
         leases=leases,
         context=context,
         intake=intake,
+        loops=LoopContext(
+            ledger=ledger,
+            intake=intake,
+            publish=publish,
+            slots=lambda: live.current().loop_slots,
+            price=lambda spec: token_price(spec, live.current()),
+            tenant_label=settings.tenant_label,
+        ),
         webhooks=Webhooks(ledger, live),
         figures=FigureReader(ledger),
     )

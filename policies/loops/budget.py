@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
@@ -101,16 +102,34 @@ def attempt_caps(budget: LoopBudget, *, price: float | None) -> dict[Resource, f
     return caps
 
 
-class Spent(Value):
-    """What a loop has used in one scope, and what running attempts have reserved."""
+@dataclass(frozen=True, kw_only=True)
+class BudgetState:
+    """How much of the shared limits is used and reserved."""
 
-    used: float = 0.0
-    reserved: float = 0.0
-    limit: float | None = None
+    limits: Mapping[tuple[SharedScope, Resource], float] = field(default_factory=dict)
+    used: Mapping[tuple[SharedScope, Resource], float] = field(default_factory=dict)
+    reserved: Mapping[Resource, float] = field(default_factory=dict)
+    #: How many attempts have reserved something.
+    reservations: int = 0
+    #: The most that one attempt may use.
+    caps: Mapping[Resource, float] = field(default_factory=dict)
 
-    @property
-    def percent(self) -> float:
-        return 100.0 * self.used / self.limit if self.limit else 0.0
+    def room(self, live: int) -> int | None:
+        """Return how many more items fit beside the ``live`` ones; None without a limit.
+
+        The claim decides. This keeps items from being admitted only to wait for the budget.
+        """
+        found = [self._room(scope, resource, live) for scope, resource in self.limits]
+        return min(found, default=None)
+
+    def _room(self, scope: SharedScope, resource: Resource, live: int) -> int:
+        used = self.used.get((scope, resource), 0.0)
+        left = self.limits[scope, resource] - used - self.reserved.get(resource, 0.0)
+        alone = int(live == 0 and left > 0)
+        if resource not in self.caps:
+            return alone
+        unclaimed = max(0, live - self.reservations)
+        return max(alone, int(left // self.caps[resource]) - unclaimed)
 
 
 def breaches(

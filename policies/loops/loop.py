@@ -57,6 +57,10 @@ class ItemRecord:
             state=known, since=float(since) / 1000, runs=int(runs), job_id=job_id, reason=reason
         )
 
+    def started(self, job_id: str, *, now: float) -> ItemRecord:
+        """Return the record of the item's next run."""
+        return ItemRecord(state="running", since=now, runs=self.runs + 1, job_id=job_id)
+
     def moved(self, state: ItemState, *, now: float, reason: str = "") -> ItemRecord:
         return replace(self, state=state, since=now, reason=reason)
 
@@ -73,6 +77,8 @@ class LoopRecord:
     reason: str = ""
     paused_by: PausedBy = ""
     tenant: str = ""
+    #: Distinguishes it from earlier loops of its name.
+    uid: str = ""
     #: The content address of its items.
     spec: str = ""
     #: Raised by every change of the loop's own record.
@@ -121,6 +127,8 @@ class LoopChange:
     reason: str = ""
     paused_by: PausedBy = ""
     config: LoopConfig | None = None
+    #: With a new configuration: the most that one attempt may use now.
+    caps: Mapping[Resource, float] | None = None
     #: All specs, if some were added.
     specs: Sequence[ItemSpec] | None = None
     #: The new records of the items that change.

@@ -55,6 +55,8 @@ def describe_entry(entry: Entry, queue: str) -> str:
             return f"('verifier {entry.index} of {attempt}',)"
         case "cycle":
             return f"('delayed verification of {attempt}',)"
+        case "loop":
+            return f"('the loop {entry.loop}',)"
         case _:
             mode = ", immediate_retry" if queue == REPAIR_QUEUE else ""
             return f"('{attempt}{mode}',)"

@@ -15,6 +15,8 @@ class PoolSettings(BaseModel):
     attempt_slots: int = Field(default=16, ge=1)
     repair_slots: int = Field(default=4, ge=1)
     verify_slots: int = Field(default_factory=lambda: max(1, os.cpu_count() or 1))
+    #: Items of loops that run at once in the whole fleet. `mulligan loops slots` overrides it.
+    loop_slots: int = Field(default=8, ge=1)
     #: With a maximum, a pool has processes instead of threads, from its slots to the maximum.
     attempt_slots_max: int | None = Field(default=None, ge=1)
     repair_slots_max: int | None = Field(default=None, ge=1)

@@ -1,7 +1,7 @@
 -- Take an attempt with a lease and a fencing token, or return the reason why not.
 local entry = attempt_entry(R.id, R.n)
 local job = redis.call('HMGET', job_key(R.id), 'state', 'deadline_at', 'task_type', 'tenant', 'lane',
-  'schema')
+  'schema', 'of_loop')
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'state', 'token', 'claims', 'not_before', 'mode',
   'queued_at', 'runner', 'faults_last', 'output_by', 'started_at')
@@ -12,6 +12,7 @@ if attempt[2] and attempt[2] ~= '' then
   -- The same token: a repeated call, whose first answer was lost.
   if attempt[2] == R.token then return attempt_view('claimed', R.id, R.n) end
   if not lapsed(entry) then return { 'held' } end
+  if job[7] then charge_unanswered(job[7], entry) end
   redis.call('HSET', key, 'token', '', 'state', 'queued')
 end
 -- Before the pause: an entry that is not due stays in the outbox.
@@ -29,6 +30,7 @@ end
 -- External work stays in its lane until it is answered; no provider is asked for a stored answer.
 local asks = not job[5] and not attempt[9]
 local gates = attempt_gates(attempt[5], job[3], job[4], asks and provider_of(attempt[7]))
+add_item(gates, R.id, job[7], asks)
 local why, behind = held_back(entry, gates)
 if why then
   need_room()

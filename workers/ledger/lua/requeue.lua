@@ -10,6 +10,8 @@ local found = redis.call('HMGET', key, v .. 'token' .. suffix, 'requeued_by', 'r
 if found[2] == R.token then return { 'requeued', '', found[3] or '', '' } end
 if found[1] ~= R.token then return { 'lost' } end
 redis.call('HSET', key, v .. 'token' .. suffix, '', 'requeued_by', R.token)
+local of_loop = kind == 'a' and redis.call('HGET', job_key(id), 'of_loop')
+if of_loop then charge_unanswered(of_loop, R.entry, given(R.fault) and not R.fault.maybe_served) end
 -- A refused call waits for its provider, at the front; any other one for its own back-off.
 local provider, opens_at
 if given(R.fault) then

@@ -14,7 +14,7 @@ if attempt[1] ~= R.token then return { 'lost' } end
 local entry = attempt_entry(R.id, R.n)
 local jkey = job_key(R.id)
 local job = redis.call('HMGET', jkey, 'state', 'best', 'best_score', 'best_success', 'memory',
-  'priority', 'lane', 'tenant', 'task_type', 'caller')
+  'priority', 'lane', 'tenant', 'task_type', 'caller', 'of_loop')
 redis.call('HSET', key, 'state', 'settled', 'settled_by', R.token, 'token', '',
   'verdict', R.verdict, 'settled_at', stamp(NOW))
 raise_schema(R.id)
@@ -27,6 +27,7 @@ if retried and job[8] and (quota_capacity(job[8]) or 0) >= 0 then
   redis.call('ZREM', active_key('quota:' .. job[8]), entry)
 end
 answered(attempt[5]) -- an error without an answer is the provider's answer, too
+if job[11] then charge_unanswered(job[11], entry) end
 end_lease(entry, attempt[5], job[8], job[7])
 
 -- Best attempt = (success, score, earliest).
@@ -110,7 +111,7 @@ if given(R.next) then
   elseif n.delay_ms > 0 then
     enqueue(next_entry, n.queue, n.priority, NOW + n.delay_ms)
   elseif not make_due(next_entry, n.queue, n.priority,
-    attempt_gates(n.mode, job[9], job[8], provider_of(runner))) then
+    add_item(attempt_gates(n.mode, job[9], job[8], provider_of(runner)), R.id, job[11], true)) then
     free_slots(next_entry, nil, job[8]) -- its tenant's, for others
   end
 else

@@ -45,8 +45,9 @@ end
 local function expire_lease(entry)
   local kind, id, n, index = parse_entry(entry)
   drop_lease(entry)
-  local job = redis.call('HMGET', job_key(id), 'state', 'lane', 'verify_on')
+  local job = redis.call('HMGET', job_key(id), 'state', 'lane', 'verify_on', 'of_loop')
   local state, lane = job[1], job[2]
+  if kind == 'a' and job[4] then charge_unanswered(job[4], entry) end
   if kind == 'c' then
     local cycle = cycle_of(entry)
     redis.call('HSET', cycle_key(cycle), 'token', '')
@@ -58,6 +59,7 @@ local function expire_lease(entry)
     redis.call('HSET', key, kind == 'v' and 'vtoken:' .. index or 'token', '')
     if TERMINAL[state] then
       -- The attempt of a cancelled job is not needed, and its worker can no longer write.
+      if job[4] then leave_slot(id, job[4]) end
     elseif kind == 'v' then
       publish_now(entry, 'verify', priority)
     else
@@ -227,6 +229,16 @@ end
 for _, signature in ipairs(redis.call('ZRANGEBYSCORE', P .. 'groups', '-inf', kept, 'LIMIT', 0, R.limit)) do
   if redis.call('EXISTS', P .. 'group:' .. signature) == 0 then
     redis.call('ZREM', P .. 'groups', signature)
+  end
+end
+
+-- A loop that must be planned has a hint in the outbox, unless the hint was lost or dropped.
+if P == S then
+  for _, loop in ipairs(redis.call('ZRANGE', P .. 'loops', 0, -1)) do
+    local seen = redis.call('HMGET', loop_key(loop), 'dirty', 'planned')
+    if tonumber(seen[1] or '0') > tonumber(seen[2] or '0') and not read_entry(loop_entry(loop)) then
+      touch_loop(loop)
+    end
   end
 end
 redis.call('SET', P .. 'swept_at', stamp(NOW))

@@ -38,6 +38,7 @@ from mulligan.tasks.ports.ledger import (
     Settlement,
 )
 from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.stored.amounts import read_amounts
 from mulligan.workers.ledger.stored.digests import input_digest
 from mulligan.workers.ledger.stored.stored_bodies import read_tolerantly
 from mulligan.workers.settings.model import Settings
@@ -159,6 +160,7 @@ def fault_request(fault: TransportFault) -> dict[str, Any]:
         # The provider's own words may quote the prompt, which not every reader may see.
         "text": f"answered {fault.status}" if fault.status else "did not answer",
         "retry_after_ms": milliseconds(fault.retry_after),
+        "maybe_served": fault.maybe_served,
     }
 
 
@@ -298,6 +300,8 @@ def read_claim(answer: Sequence[Any], lease: Lease) -> Claim:
         faults=int(faults),
         repair_seconds=float(repairs),
         provider=provider,
+        allowance=read_amounts(answer[13]),
+        money_used=float(answer[14]),
     )
 
 
