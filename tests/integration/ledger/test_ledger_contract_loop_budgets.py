@@ -104,6 +104,7 @@ def test_attempts_without_a_cap_run_one_at_a_time(loops: LoopScenario) -> None:
     assert claim.allowance == {"tokens": 1000}
     assert loops.refusal("i1").reason == "over_quota"
     loops.scenario.ledger.store_output(claim.lease, answer(tokens=10))
+    loops.settle(claim, succeeds(claim))
     assert loops.admitted() == ["i1"]
     assert loops.claim("i1").allowance == {"tokens": 990}
 
