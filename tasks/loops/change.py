@@ -187,7 +187,7 @@ def delete(context: LoopContext, name: str, *, by: str) -> None:
     """Forget a loop that does nothing. The jobs of its items are kept like others."""
     answer = context.ledger.delete_loop(name, by=by)
     if answer == "gone":
-        raise _no_such(name)
+        raise no_such_loop(name)
     if answer == "held":
         raise LoopConflict(f"the loop {name!r} has not ended: stop it first")
 
@@ -202,7 +202,7 @@ def _change(
     for _ in range(_TRIES):
         reading = context.ledger.read_loop(name)
         if reading is None:
-            raise _no_such(name)
+            raise no_such_loop(name)
         made = context.ledger.change_made(name, caller)
         if made == "seen":
             return reading
@@ -222,5 +222,5 @@ def _change(
     raise LedgerUnavailable(f"the loop {name!r} changes too often; try again")
 
 
-def _no_such(name: str) -> NoSuchLoop:
+def no_such_loop(name: str) -> NoSuchLoop:
     return NoSuchLoop.at("loop", f"there is no loop {name!r}", "unknown_name")

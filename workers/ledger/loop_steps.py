@@ -92,7 +92,7 @@ class LoopSteps(AcceptSteps):
                 ),
                 used=budget.used,
             ),
-            fleet=loop_rows.read_fleet(fleet, now),
+            fleet=loop_rows.read_fleet(fleet, now=now, lease=self._settings.lease),
             budget=budget,
             unknown=loop_rows.read_unknown(rows.fields(spent)),
         )

@@ -21,6 +21,12 @@ class LiveItem:
     loop: str
     item: str
     job_id: str
+    attempt: int = 1
+    #: Who claimed its attempt last, and when.
+    worker: str = ""
+    claimed_at: float | None = None
+    #: When its lease was last renewed; None if nobody holds it.
+    renewed_at: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,10 @@ for _, id in ipairs(redis.call('ZRANGE', P .. 'loops:live', 0, -1)) do
   if ended and expired(job[2] and redis.call('ZSCORE', P .. 'leases', attempt_entry(id, job[2]))) then
     redis.call('ZREM', P .. 'loops:live', id)
   else
-    live[#live + 1] = { id, job[3] or '', job[4] or '' }
+    local held = job[2] and redis.call('HMGET', attempt_key(id, job[2]), 'worker', 'claimed_at') or {}
+    local lease = redis.call('ZSCORE', P .. 'leases', attempt_entry(id, job[2] or 1))
+    live[#live + 1] = { id, job[3] or '', job[4] or '', job[2] or '1', held[1] or '', held[2] or '',
+      lease or '' }
   end
 end
 -- What has begun and waits for a slot, the next one first.

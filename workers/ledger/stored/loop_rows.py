@@ -118,10 +118,23 @@ def next_day(now: float) -> float:
     return (now // _DAY + 1) * _DAY
 
 
-def read_fleet(answer: Sequence[Any], now: float) -> LoopFleet:
+def _live_item(answer: Sequence[str], lease: float) -> LiveItem:
+    job_id, loop, item, attempt, worker, claimed_at, expires = answer
+    return LiveItem(
+        job_id=job_id,
+        loop=loop,
+        item=item,
+        attempt=int(attempt),
+        worker=worker,
+        claimed_at=float(claimed_at) / 1000 if claimed_at else None,
+        renewed_at=float(expires) / 1000 - lease if expires else None,
+    )
+
+
+def read_fleet(answer: Sequence[Any], *, now: float, lease: float) -> LoopFleet:
     """Read the part of the answer of `read_loop` that is about all loops."""
     epoch, slots, lines, live, begun, demands = answer
-    items = [LiveItem(job_id=job_id, loop=loop, item=item) for job_id, loop, item in live]
+    items = [_live_item(each, lease) for each in live]
     waiting: dict[str, list[Candidate]] = {}
     for job_id, loop, item, since in begun:
         waiting.setdefault(loop, []).append(
