@@ -8,7 +8,7 @@ local function bring(id)
   local state = redis.call('HGET', job_key(id), 'state')
   if attempt[1] ~= 'queued' or attempt[2] or TERMINAL[state] then return end
   -- Nothing is left to run, so no pause or quota stops it.
-  take_lease(entry, R.lease_ms, attempt_gates('initial', R.task_type, given(R.tenant) and R.tenant),
+  take_lease(entry, R.lease_ms, attempt_gates(queue_of('initial'), R.task_type, given(R.tenant) and R.tenant),
     'state', 'running', 'token', report.token, 'worker', report.worker, 'claims', 1,
     'claimed_at', stamp(NOW), 'hard_at', stamp(NOW + R.hard_ms), 'started_at', stamp(NOW))
   redis.call('ZREM', P .. 'lane:' .. R.lane, entry)
@@ -39,6 +39,7 @@ redis.call('HSET', key, 'body', R.body, 'digest', R.digest, 'task_type', R.task_
 raise_schema(id)
 if given(R.on_done) then redis.call('HSET', key, 'on_done', R.on_done) end
 if given(R.tenant) then redis.call('HSET', key, 'tenant', R.tenant) end
+if given(R.pool) then redis.call('HSET', key, 'pool', R.pool) end
 if given(R.caller) then redis.call('HSET', key, 'caller', 1) end
 redis.call('HSET', attempt_key(id, 1), 'mode', 'initial', 'state', 'queued',
   'queued_at', stamp(NOW), 'runner', R.runner)
@@ -50,8 +51,9 @@ if given(R.lane) then
   offer(R.lane, attempt_entry(id, 1), 'initial', NOW)
   await_deadline(id, NOW + R.deadline_ms)
 else
-  local gates = attempt_gates('initial', R.task_type, given(R.tenant) and R.tenant, provider_of(R.runner))
-  due = make_due(attempt_entry(id, 1), 'attempt', R.priority, gates)
+  local queue = queue_of('initial', R.pool)
+  local gates = attempt_gates(queue, R.task_type, given(R.tenant) and R.tenant, provider_of(R.runner))
+  due = make_due(attempt_entry(id, 1), queue, R.priority, gates)
 end
 event('job', id, { state = 'queued', task_type = R.task_type, name = R.name,
   tenant = given(R.tenant) and R.tenant or nil })

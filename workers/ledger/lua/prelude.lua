@@ -492,7 +492,10 @@ local function await_verification(id, cycle, queue, lane, at)
 end
 
 -- The same as in policies/jobs/routing.py; a contract test compares them.
-local function queue_of(mode) return mode == 'immediate_retry' and 'repair' or 'attempt' end
+local function queue_of(mode, pool)
+  if not given(pool) then return mode == 'immediate_retry' and 'repair' or 'attempt' end
+  return mode == 'immediate_retry' and pool .. '.repair' or pool
+end
 
 -- Retries and their verifications go to the front.
 local function priority_of(mode, priority) return mode == 'initial' and tonumber(priority) or 0 end
@@ -523,7 +526,7 @@ end
 local function leave_to_newer(entry, id, key)
   local kind, _, n, index = parse_entry(entry)
   local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at', 'priority', 'lane',
-    'verify_on', 'schema', 'release')
+    'verify_on', 'schema', 'release', 'pool')
   local why = string.format('a worker of version %s or later (schema %s)', job[7] or '?', job[6])
   take_entry(entry)
   if kind ~= 'c' and tonumber(job[2]) < NOW then
@@ -543,7 +546,7 @@ local function leave_to_newer(entry, id, key)
   if kind == 'a' and job[4] and not attempt[2] then
     offer(job[4], entry, attempt[1], NOW + delay)
   else
-    local queue = kind == 'v' and 'verify' or queue_of(attempt[1])
+    local queue = kind == 'v' and 'verify' or queue_of(attempt[1], job[8])
     enqueue(entry, queue, priority_of(attempt[1], job[3]), NOW + delay)
   end
   if times == 1 then

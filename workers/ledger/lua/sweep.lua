@@ -45,7 +45,7 @@ end
 local function expire_lease(entry)
   local kind, id, n, index = parse_entry(entry)
   drop_lease(entry)
-  local job = redis.call('HMGET', job_key(id), 'state', 'lane', 'verify_on')
+  local job = redis.call('HMGET', job_key(id), 'state', 'lane', 'verify_on', 'priority', 'pool')
   local state, lane = job[1], job[2]
   if kind == 'c' then
     local cycle = cycle_of(entry)
@@ -54,7 +54,7 @@ local function expire_lease(entry)
   elseif state then
     local key = attempt_key(id, n)
     local mode = redis.call('HGET', key, 'mode')
-    local priority = priority_of(mode, redis.call('HGET', job_key(id), 'priority'))
+    local priority = priority_of(mode, job[4])
     redis.call('HSET', key, kind == 'v' and 'vtoken:' .. index or 'token', '')
     if TERMINAL[state] then
       -- The attempt of a cancelled job is not needed, and its worker can no longer write.
@@ -66,7 +66,7 @@ local function expire_lease(entry)
       if lane and redis.call('HEXISTS', key, 'output') == 0 then
         offer(lane, entry, mode, NOW)
       else
-        publish_now(entry, queue_of(mode), priority)
+        publish_now(entry, queue_of(mode, job[5]), priority)
       end
     end
     event('attempt', id, { attempt = tonumber(n), state = 'lease_expired' })
