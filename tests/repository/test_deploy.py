@@ -180,7 +180,9 @@ def test_selectors_match_their_pods() -> None:
         n: each["spec"]["podSelector"].get("matchLabels", {})
         for n, each in of_kind("NetworkPolicy").items()
     }
-    assert found(policies["https"]) == {"control", "repair", "attempt", *AGENTS}, "verify runs foreign code"
+    assert found(policies["https"]) == {"control", "repair", "attempt", *AGENTS}, (
+        "verify runs foreign code"
+    )
     assert found(policies["redis"]) == set(deployments)
     assert (found(policies["console"]), found(policies["flower"])) == ({"console"}, {"flower"})
     deny = of_kind("NetworkPolicy")["default-deny"]["spec"]

@@ -22,7 +22,7 @@ from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.settings.profile_pools import claim_limit, profile_pool
 
-_FIX = "lower it or raise MULLIGAN_HARD_LIMIT"
+_SETTING = "MULLIGAN_HARD_LIMIT"
 
 
 def answer_time(
@@ -42,7 +42,7 @@ def answer_time(
     if timeout > limit - slack:
         message = (
             f"{timeout:g} s and {slack:g} s of slack are more than hard_limit {limit:g} s;"
-            f" {_fix(spec.profile, settings)}"
+            f" lower it or raise {_limit_name(spec.profile, settings)}"
         )
         if spec.profile is not None and not overridden:
             where = f"[runners.{spec.profile}] of mulligan.toml: timeout"
@@ -63,10 +63,11 @@ def _refuse_longer(timeout: float, name: str, runners: RunnerRegistry, settings:
         raise BadInput.at("runner.timeout", message, "not_allowed")
 
 
-def _fix(profile: str | None, settings: Settings) -> str:
+def _limit_name(profile: str | None, settings: Settings) -> str:
+    """Return where the limit of a profile's claims is set."""
     if profile_pool(settings.runners.get(profile or "", {})) != "agent":
-        return _FIX
-    return f"lower it or raise hard_limit in [runners.{profile}] of mulligan.toml, up to 4 h"
+        return _SETTING
+    return f"hard_limit in [runners.{profile}] of mulligan.toml, up to 4 h"
 
 
 def _slack(limit: float) -> float:
@@ -86,7 +87,7 @@ def verifier_problem(verifier: Verifier, *, settings: Settings) -> Problem | Non
         return None
     message = (
         f"this verification may take {seconds:g} s, more than hard_limit"
-        f" {settings.hard_limit:g} s; {_FIX}"
+        f" {settings.hard_limit:g} s; lower it or raise {_SETTING}"
     )
     return Problem.at("timeout", message)
 
@@ -101,13 +102,14 @@ def recheck_problem(
     if is_exempt(job.task_type, settings.exempt_task_types):
         return None
     asking = job.delayed_verification.mode == "reformulate"
-    limit = claim_limit(job.runner.profile, settings) if asking else settings.hard_limit
+    profile = job.runner.profile if asking else None
+    limit, where = claim_limit(profile, settings), _limit_name(profile, settings)
     timed = [verifier for verifier in verifiers if hasattr(verifier, "longest")]
     seconds = recheck_time(timed, asking=answer + _slack(limit) if asking else 0.0)
     if seconds <= limit:
         return None
     message = (
         f"all its steps together may take {seconds:g} s, more than hard_limit {limit:g} s;"
-        " lower the timeouts or raise MULLIGAN_HARD_LIMIT"
+        f" lower the timeouts or raise {where}"
     )
     return Problem.at("delayed_verification", message)

@@ -59,9 +59,9 @@ def publish(scenario: Scenario, mode: Mode) -> Publication:
 def test_an_attempt_is_always_published_where_the_policy_says(
     scenario: Scenario, pool: AttemptPool, mode: Mode
 ) -> None:
-    """Given an attempt of each mode and pool, when it is first published, its message is lost, its worker
-    requeues it, its queue was paused or its worker dies, then its queue and priority are the
-    policy's."""
+    """Given an attempt of each mode and pool, when it is first published, its message is lost, its
+    worker requeues it, its queue was paused or its worker dies, then its queue and priority are
+    the policy's."""
     published = publish(scenario, mode)
     entry: Entry = published.entry
     queue = queue_of(mode, pool)
