@@ -44,6 +44,7 @@ from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.settings.live_settings import LiveExemptTypes, LiveSettings
 from mulligan.workers.settings.model import Settings
+from mulligan.workers.settings.profile_pools import longest_claim
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def app_services(
         settings,
         patience=settings.worker_patience if patience is None else patience,
         # Only a worker waits longer: an answer is kept as long as its claim may live.
-        keep=settings.hard_limit if patience is None else None,
+        keep=longest_claim(settings) if patience is None else None,
         live=live.current,
     )
     broker = CeleryBroker(

@@ -182,7 +182,9 @@ USER_TASK = "celery"
 
 
 #: The first words of the names of mulligan's own queues (workers/celery/broker/queues.py).
-_RESERVED_QUEUES = frozenset({"repair", "verify", "attempt", "edit", "loop", "control", "mulligan"})
+_RESERVED_QUEUES = frozenset(
+    {"repair", "verify", "attempt", "agent", "edit", "loop", "control", "mulligan"}
+)
 
 
 class OnDone(Value):

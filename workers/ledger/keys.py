@@ -3,7 +3,7 @@
 With prefix ``mulligan`` and partition ``p00`` (carried in the job id):
 
 ====================================== ======= ==================================================
-mulligan:{p00}:job:<id>                hash    the job: body, state, counters, best attempt
+mulligan:{p00}:job:<id>                hash    the job: body, state, pool, counters, best attempt
 mulligan:{p00}:job:<id>:<n>            hash    attempt n: plan, lease token, output, verdict
 mulligan:{p00}:jobs, jobs:<state>      zset    job ids by time, all and by state
 mulligan:{p00}:incarnation:<id>        string  how many jobs used one key, if one left records

@@ -217,6 +217,7 @@ class LoopSteps(AcceptSteps):
     def _item_job(self, loop: str, item: str, run: ItemRun) -> dict[str, Any]:
         return {
             **self._accept_request(Submission(id=run.job_id, job=run.job)),
+            "pool": "agent",
             "of_loop": loop,
             "item": item,
             "memory": f"memory:item:{loop}/{item}",

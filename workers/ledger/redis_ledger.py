@@ -186,9 +186,9 @@ class RedisLedger(
         if answer[0] == "lost":
             return ClaimRefused("lost")
         found = []
-        if answer[1] == "next" and isinstance(then, NextAttempt) and then.delay <= 0:
+        if answer[1] and isinstance(then, NextAttempt) and then.delay <= 0:
             entry = Entry("attempt", lease.entry.job_id, then.plan.number)
-            found.append(Publication(entry, then.queue, then.priority))
+            found.append(Publication(entry, answer[1], then.priority))
         return found + rows.publications(answer[2])
 
     def requeue(

@@ -11,10 +11,8 @@ from mulligan.policies.failures.memory import RetryMemory
 from mulligan.policies.jobs.job import AttemptPlan, Job, Output, TerminalState
 from mulligan.policies.jobs.routing import (
     MOST_URGENT,
-    AttemptQueue,
     VerificationPlace,
     priority_of,
-    queue_of,
 )
 from mulligan.policies.loops.budget import Resource
 from mulligan.policies.repair.verdict import Verdict
@@ -74,10 +72,6 @@ class NextAttempt:
 
     plan: AttemptPlan
     delay: float = 0.0
-
-    @property
-    def queue(self) -> AttemptQueue:
-        return queue_of(self.plan.mode)
 
     @property
     def priority(self) -> int:

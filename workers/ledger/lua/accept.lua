@@ -8,7 +8,7 @@ local function bring(id)
   local state = redis.call('HGET', job_key(id), 'state')
   if attempt[1] ~= 'queued' or attempt[2] or TERMINAL[state] then return end
   -- Nothing is left to run, so no pause or quota stops it.
-  take_lease(entry, R.lease_ms, attempt_gates('initial', R.task_type, given(R.tenant) and R.tenant),
+  take_lease(entry, R.lease_ms, attempt_gates(queue_of('initial'), R.task_type, given(R.tenant) and R.tenant),
     'state', 'running', 'token', report.token, 'worker', report.worker, 'claims', 1,
     'claimed_at', stamp(NOW), 'hard_at', stamp(NOW + R.hard_ms), 'started_at', stamp(NOW))
   redis.call('ZREM', P .. 'lane:' .. R.lane, entry)

@@ -5,7 +5,7 @@ if not e[1] then return { 'gone' } end
 if e[1] ~= 'open' then return { 'finished', e[1] } end
 local id = e[2]
 local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'memory', 'tokens', 'seconds',
-  'priority', 'lane', 'task_type', 'tenant', 'loop', 'past_loops', 'of_loop', 'item', 'money')
+  'priority', 'lane', 'task_type', 'tenant', 'loop', 'past_loops', 'of_loop', 'item', 'money', 'pool')
 local queued = ''
 -- A quarantined entry leaves with its escalation. To requeue a finished job's outcome or a delayed
 -- verification is to send it again; the job itself is not run again.
@@ -36,10 +36,11 @@ elseif R.how == 'requeued' then
     offer(job[7], attempt_entry(id, n), 'initial', NOW)
     await_deadline(id, NOW + R.deadline_ms)
   else
-    local gates = attempt_gates('initial', job[8], job[9], provider_of(runner))
+    local queue = queue_of('initial', job[15])
+    local gates = attempt_gates(queue, job[8], job[9], provider_of(runner))
     add_item(gates, id, job[12], true)
-    if make_due(attempt_entry(id, n), 'attempt', job[6], gates) then
-      queued = publication(attempt_entry(id, n), { queue = 'attempt', priority = job[6] })
+    if make_due(attempt_entry(id, n), queue, job[6], gates) then
+      queued = publication(attempt_entry(id, n), { queue = queue, priority = job[6] })
     end
   end
   event('job', id, { state = 'queued', task_type = job[8], tenant = job[9] or nil, requeued = true })

@@ -499,7 +499,10 @@ local function await_verification(id, cycle, queue, lane, at)
 end
 
 -- The same as in policies/jobs/routing.py; a contract test compares them.
-local function queue_of(mode) return mode == 'immediate_retry' and 'repair' or 'attempt' end
+local function queue_of(mode, pool)
+  if not given(pool) then return mode == 'immediate_retry' and 'repair' or 'attempt' end
+  return mode == 'immediate_retry' and pool .. '.repair' or pool
+end
 
 -- Retries and their verifications go to the front.
 local function priority_of(mode, priority) return mode == 'initial' and tonumber(priority) or 0 end
@@ -538,6 +541,7 @@ local function store_job(id, job)
   raise_schema(id, job)
   if given(job.on_done) then redis.call('HSET', key, 'on_done', job.on_done) end
   if tenant then redis.call('HSET', key, 'tenant', tenant) end
+  if given(job.pool) then redis.call('HSET', key, 'pool', job.pool) end
   if given(job.caller) then redis.call('HSET', key, 'caller', 1) end
   if given(job.of_loop) then
     redis.call('HSET', key, 'of_loop', job.of_loop, 'item', job.item)
@@ -554,9 +558,10 @@ local function store_job(id, job)
     await_deadline(id, NOW + job.deadline_ms)
     return false
   end
-  local gates = attempt_gates('initial', job.task_type, tenant, provider_of(job.runner))
+  local queue = queue_of('initial', job.pool)
+  local gates = attempt_gates(queue, job.task_type, tenant, provider_of(job.runner))
   add_item(gates, id, given(job.of_loop) and job.of_loop, true)
-  return make_due(entry, 'attempt', job.priority, gates)
+  return make_due(entry, queue, job.priority, gates)
 end
 
 -- Leaves an entry to a worker of a later release: it is published again after a delay that doubles
@@ -565,7 +570,7 @@ end
 local function leave_to_newer(entry, id, key)
   local kind, _, n, index = parse_entry(entry)
   local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at', 'priority', 'lane',
-    'verify_on', 'schema', 'release')
+    'verify_on', 'schema', 'release', 'pool')
   local why = string.format('a worker of version %s or later (schema %s)', job[7] or '?', job[6])
   take_entry(entry)
   if kind ~= 'c' and tonumber(job[2]) < NOW then
@@ -585,7 +590,7 @@ local function leave_to_newer(entry, id, key)
   if kind == 'a' and job[4] and not attempt[2] then
     offer(job[4], entry, attempt[1], NOW + delay)
   else
-    local queue = kind == 'v' and 'verify' or queue_of(attempt[1])
+    local queue = kind == 'v' and 'verify' or queue_of(attempt[1], job[8])
     enqueue(entry, queue, priority_of(attempt[1], job[3]), NOW + delay)
   end
   if times == 1 then

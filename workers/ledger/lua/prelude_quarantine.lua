@@ -123,7 +123,8 @@ local function release(entry, since)
     enqueue(entry, 'loop', 5, NOW)
     return true
   end
-  local job = redis.call('HMGET', job_key(id), 'state', 'priority', 'on_done', 'verify_on', 'lane')
+  local job = redis.call('HMGET', job_key(id), 'state', 'priority', 'on_done', 'verify_on', 'lane',
+    'pool')
   if not job[1] then return false end
   if kind == 'd' then
     if not job[3] or not TERMINAL[job[1]] then return false end
@@ -136,7 +137,7 @@ local function release(entry, since)
     local mode = redis.call('HGET', attempt_key(id, n), 'mode')
     local priority = priority_of(mode, job[2])
     if kind == 'a' then
-      enqueue(entry, queue_of(mode), priority, NOW)
+      enqueue(entry, queue_of(mode, job[6]), priority, NOW)
     else -- the end of the job ended the other verifications, too
       each_pending(id, n, function(each) enqueue(each, 'verify', priority, NOW) end)
     end

@@ -24,7 +24,8 @@ if given(R.fault) then
 end
 drop_lease(R.entry)
 redis.call('HINCRBY', key, v .. 'claims' .. suffix, -1)
-local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at', 'priority', 'lane', 'verify_on')
+local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at', 'priority', 'lane', 'verify_on',
+  'pool')
 if kind ~= 'c' and TERMINAL[job[1]] then return { 'finished' } end
 if given(R.counter) then
   local count = redis.call('HINCRBY', key, R.counter .. suffix, 1)
@@ -68,7 +69,7 @@ if kind == 'c' then
 elseif kind == 'a' and job[4] and redis.call('HEXISTS', key, 'output') == 0 then
   offer(job[4], R.entry, mode, due)
 else
-  enqueue(R.entry, kind == 'a' and queue_of(mode) or 'verify', priority_of(mode, job[3]), due)
+  enqueue(R.entry, kind == 'a' and queue_of(mode, job[6]) or 'verify', priority_of(mode, job[3]), due)
 end
 local opens_in = opens_at and opens_at > NOW and stamp(opens_at - NOW) or ''
 return { 'requeued', stamp(due - NOW), keep_released(key, found[3]), opens_in }

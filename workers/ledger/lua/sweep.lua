@@ -45,9 +45,9 @@ end
 local function expire_lease(entry)
   local kind, id, n, index = parse_entry(entry)
   drop_lease(entry)
-  local job = redis.call('HMGET', job_key(id), 'state', 'lane', 'verify_on', 'of_loop')
+  local job = redis.call('HMGET', job_key(id), 'state', 'lane', 'verify_on', 'priority', 'pool', 'of_loop')
   local state, lane = job[1], job[2]
-  if kind == 'a' and job[4] then charge_unanswered(job[4], entry) end
+  if kind == 'a' and job[6] then charge_unanswered(job[6], entry) end
   if kind == 'c' then
     local cycle = cycle_of(entry)
     redis.call('HSET', cycle_key(cycle), 'token', '')
@@ -55,11 +55,11 @@ local function expire_lease(entry)
   elseif state then
     local key = attempt_key(id, n)
     local mode = redis.call('HGET', key, 'mode')
-    local priority = priority_of(mode, redis.call('HGET', job_key(id), 'priority'))
+    local priority = priority_of(mode, job[4])
     redis.call('HSET', key, kind == 'v' and 'vtoken:' .. index or 'token', '')
     if TERMINAL[state] then
       -- The attempt of a cancelled job is not needed, and its worker can no longer write.
-      if job[4] then leave_slot(id, job[4]) end
+      if job[6] then leave_slot(id, job[6]) end
     elseif kind == 'v' then
       publish_now(entry, 'verify', priority)
     else
@@ -68,7 +68,7 @@ local function expire_lease(entry)
       if lane and redis.call('HEXISTS', key, 'output') == 0 then
         offer(lane, entry, mode, NOW)
       else
-        publish_now(entry, queue_of(mode), priority)
+        publish_now(entry, queue_of(mode, job[5]), priority)
       end
     end
     event('attempt', id, { attempt = tonumber(n), state = 'lease_expired' })

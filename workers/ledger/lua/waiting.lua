@@ -120,6 +120,13 @@ local function runner_of(runner, fallback)
   return (own == '' or fallback == 0) and own or own .. '#' .. int(fallback)
 end
 
+-- Returns when a claim of this runner ends, however often it is renewed. The profile of an agent may
+-- have its own limit.
+local function hard_end(runner)
+  local own = given(R.hard_ms_of) and R.hard_ms_of[runner_of(runner, 0)]
+  return stamp(NOW + (own or R.hard_ms))
+end
+
 -- Which provider a runner asks is known once a worker has named it: see name_provider.lua.
 local function provider_of(runner)
   if not runner or runner == '' then return nil end
@@ -135,13 +142,13 @@ local function add_slots(gates, provider, tenant)
   return gates
 end
 
-local function attempt_gates(mode, task_type, tenant, provider)
-  return add_slots({ 'queue:' .. queue_of(mode), 'task_type:' .. (task_type or '') }, provider, tenant)
+local function attempt_gates(queue, task_type, tenant, provider)
+  return add_slots({ 'queue:' .. queue, 'task_type:' .. (task_type or '') }, provider, tenant)
 end
 
 -- A delayed verification asks a provider only for a new answer, which it then stores.
 local function cycle_gates(queue, id, best, output)
-  local asks = queue == 'attempt' and best and not output
+  local asks = queue ~= 'verify' and queue ~= 'lane' and best and not output
   return add_slots({ 'queue:' .. queue },
     asks and provider_of(redis.call('HGET', attempt_key(id, best), 'runner')))
 end
@@ -156,12 +163,13 @@ local function gates_of(entry)
     local output = redis.call('HEXISTS', record_key(entry), 'output') == 1
     return cycle_gates(job[1] or 'verify', id, job[2], output)
   end
-  local job = redis.call('HMGET', job_key(id), 'state', 'task_type', 'tenant', 'of_loop')
+  local job = redis.call('HMGET', job_key(id), 'state', 'task_type', 'tenant', 'of_loop', 'pool')
   if not job[1] or TERMINAL[job[1]] then return nil end
   local key = attempt_key(id, n)
   local attempt = redis.call('HMGET', key, 'mode', 'runner')
   local has_output = redis.call('HEXISTS', key, 'output') == 1
-  local gates = attempt_gates(attempt[1], job[2], job[3], not has_output and provider_of(attempt[2]))
+  local gates = attempt_gates(queue_of(attempt[1], job[5]), job[2], job[3],
+    not has_output and provider_of(attempt[2]))
   return add_item(gates, id, job[4], not has_output)
 end
 
@@ -225,7 +233,7 @@ end
 local function queue_for(kind, id, n)
   if kind == 'v' then return 'verify' end
   if kind == 'c' then return redis.call('HGET', job_key(id), 'verify_on') or 'verify' end
-  return queue_of(redis.call('HGET', attempt_key(id, n), 'mode'))
+  return queue_of(redis.call('HGET', attempt_key(id, n), 'mode'), redis.call('HGET', job_key(id), 'pool'))
 end
 
 -- Returns how many of an attempt's verifications are parked, and how many are left in all.

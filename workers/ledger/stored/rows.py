@@ -21,6 +21,7 @@ from mulligan.policies.jobs.job import (
     Job,
     Output,
 )
+from mulligan.policies.jobs.routing import AttemptPool
 from mulligan.policies.repair.verdict import Verdict, verdict_from_dict, verdict_to_dict
 from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.ledger import (
@@ -42,12 +43,18 @@ from mulligan.workers.ledger.stored.amounts import read_amounts
 from mulligan.workers.ledger.stored.digests import input_digest
 from mulligan.workers.ledger.stored.stored_bodies import read_tolerantly
 from mulligan.workers.settings.model import Settings
+from mulligan.workers.settings.profile_pools import profile_pool
 
 _TOO_MANY_REQUESTS = 429
 
 
 def tenant_of(job: Job, settings: Settings) -> str | None:
     return job.labels.get(settings.tenant_label)
+
+
+def pool_of(job: Job, settings: Settings) -> AttemptPool:
+    """Return the pool whose workers run a job's attempts: that of its profile."""
+    return profile_pool(settings.runners.get(job.runner.profile or "", {}))
 
 
 def lane(subject: str, tenant: str | None) -> str:
@@ -116,7 +123,6 @@ def settlement_request(settlement: Settlement) -> dict[str, Any]:
             "mode": then.plan.mode,
             "plan": then.plan.model_dump_json(exclude_defaults=True),
             "fallback": then.plan.decoding.fallback,
-            "queue": then.queue,
             "priority": then.priority,
             "delay_ms": then.delay * 1000,
         }
