@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+from mulligan.policies.jobs.job import Job
 from mulligan.policies.loops.budget import Resource
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument
@@ -34,6 +35,8 @@ MOST_LOOPS = 1000
 MOST_SPEC_BYTES = 20_000_000
 #: Candidates of each loop that one admission looks at; slots are fewer.
 _CANDIDATES = 100
+#: The first schema whose releases know loops.
+_SCHEMA_WITH_LOOPS = 3
 #: Items of how many loops a process keeps parsed.
 _CACHED = 64
 
@@ -217,11 +220,17 @@ class LoopSteps(AcceptSteps):
     def _item_job(self, loop: str, item: str, run: ItemRun) -> dict[str, Any]:
         return {
             **self._accept_request(Submission(id=run.job_id, job=run.job)),
+            # Earlier releases would end the job without its item.
+            **self._schema_of_items(run.job),
             "pool": "agent",
             "of_loop": loop,
             "item": item,
             "memory": f"memory:item:{loop}/{item}",
         }
+
+    def _schema_of_items(self, job: Job) -> dict[str, Any]:
+        needs = max(_SCHEMA_WITH_LOOPS, self._schema.needed_by(job))
+        return {"needs": needs, "release": self._schema.release}
 
     # -- items ------------------------------------------------------------------------------------
 
