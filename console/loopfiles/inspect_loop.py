@@ -29,6 +29,7 @@ from mulligan.policies.value import Value
 from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.workers.admission.intake import offline_rules
+from mulligan.workers.loops.prices import token_price
 from mulligan.workers.settings.model import Settings
 
 Model = TypeVar("Model", bound=Value)
@@ -52,18 +53,10 @@ class LoopRules:
 
 def loop_rules(settings: Settings, check: Check | None = None) -> LoopRules:
     """Return the rules of this installation; by default those for files on this host."""
-
-    def priced(runner: RunnerSpec) -> bool:
-        options = {**settings.runners.get(runner.profile or "", {}), **runner.options}
-        models = [options.get("model"), *map(_model_of, options.get("fallbacks") or ())]
-        named = (runner.profile or runner.kind) in settings.prices
-        return named or all(model in settings.prices for model in models)
-
-    return LoopRules(check=check or offline_rules(settings).problems, priced=priced)
-
-
-def _model_of(fallback: Any) -> Any:
-    return fallback.get("model") if isinstance(fallback, Mapping) else fallback
+    return LoopRules(
+        check=check or offline_rules(settings).problems,
+        priced=lambda runner: token_price(runner, settings) is not None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

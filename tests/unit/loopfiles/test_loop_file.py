@@ -245,7 +245,7 @@ def test_a_price_of_the_model_does_and_every_fallback_needs_one() -> None:
         "loop": {"name": "a", "runner": "paid", "budget": {"day": {"money": 1}}},
         "items": [{"id": "A", "prompt": "p", "verifiers": ["json.object"]}],
     }
-    for prices in ({"big": price, "small": price}, {"paid": price}):
+    for prices in ({"big": price, "small": price}, {"paid": price, "small": price}):
         rules = loop_rules(load_settings(runners={"paid": runner}, prices=prices))
         assert read_template(body, templates=None, rules=rules).items
     rules = loop_rules(load_settings(runners={"paid": runner}, prices={"big": price}))
