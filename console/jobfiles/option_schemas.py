@@ -58,18 +58,18 @@ def contract() -> Schema:
 # -- verifiers -------------------------------------------------------------------------------------
 
 
-def verifier(defs: Schema) -> Schema:
+def verifier(defs: Schema, model: type[VerifierSpec] = VerifierSpec) -> Schema:
     """Return the schema of an item of ``verifiers``: an id, or a mapping with its options."""
     registry = VerifierRegistry()
     models = registry.option_models()
-    common, _ = schema_of(VerifierSpec)
+    common, _ = schema_of(model)
     shared = common["anyOf"][1]["properties"]
     defs["contract"] = contract()
-    for name, model in models.items():
-        defs[f"verifier.{name}"] = _beside(shared, _verifier_options(name, model, defs))
+    for name, options in models.items():
+        defs[f"verifier.{name}"] = _beside(shared, _verifier_options(name, options, defs))
     return {
         "title": "Verifier",
-        "description": VerifierSpec.__doc__,
+        "description": model.__doc__,
         "anyOf": [
             {"enum": [name for name in models if _needs_no_options(registry, name)]},
             {
