@@ -20,6 +20,7 @@ from mulligan.tasks.ports.ledger import (
     LoopNote,
     LoopReading,
     LoopWrite,
+    Publication,
     Submission,
     WriteRefused,
     Written,
@@ -48,6 +49,7 @@ class LoopSteps(AcceptSteps):
         self, document: LoopDocument, *, caps: Mapping[Resource, float], tenant: str, by: str
     ) -> Written | Literal["conflict", "full"]:
         spec, address = self._packed(document.items)
+        now = self.now()
         config = document.loop
         fields = {**loop_rows.config_fields(config), "spec": address, "tenant": tenant}
         answer = self.calls.one(
@@ -58,7 +60,10 @@ class LoopSteps(AcceptSteps):
             uid=secrets.token_hex(8),
             fields={name: value for name, value in fields.items() if value != ""},
             limits=loop_rows.limit_fields(config.budget, caps),
-            items={item.id: str(ItemRecord(since=self.now())) for item in document.items},
+            items={
+                item.id: str(ItemRecord(state=document.states.get(item.id, "pending"), since=now))
+                for item in document.items
+            },
             spec=spec,
             most=MOST_LOOPS,
             note="created",
@@ -154,12 +159,9 @@ class LoopSteps(AcceptSteps):
         lines = self.calls.run("LRANGE", key, 0, limit - 1)
         return [LoopNote(**json.loads(line)) for line in lines]
 
-    def set_loop_slots(self, slots: int | None) -> None:
-        key = keys.loop_slots(self._loops_prefix)
-        if slots is None:
-            self.calls.run("DEL", key)
-        else:
-            self.calls.run("SET", key, slots)
+    def set_loop_slots(self, slots: int | None) -> list[Publication]:
+        answer = self.calls.one("set_loop_slots", self._loops_prefix, slots=slots)
+        return rows.publications(answer[1])
 
     # -- requests ---------------------------------------------------------------------------------
 

@@ -188,8 +188,9 @@ def test_a_freed_slot_goes_to_another_loop(loops: LoopScenario) -> None:
 def test_slots_set_by_a_person_win(loops: LoopScenario) -> None:
     loops.slots = 1
     loops.create(item("a"), item("b"), item("c"))
-    loops.scenario.ledger.set_loop_slots(2)
-    assert loops.admitted() == ["a", "b"]
+    loops.plan()
+    assert loops.hints(loops.scenario.ledger.set_loop_slots(2)) == ["alpha"]
+    assert loops.admitted() == ["b"]
     loops.scenario.ledger.set_loop_slots(None)
     loops.passes("a")
     assert loops.admitted() == []
