@@ -27,12 +27,14 @@ from mulligan.workers.runners.openai_faults import (
     refused,
     runner_error,
 )
-from mulligan.workers.runners.rate_limit_headers import asked_wait
+from mulligan.workers.runners.rate_limit_headers import asked_wait, told_limits
 from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
 
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"
 _PROBE_SECONDS = 3.0
+#: The usual rule, for answers without usage.
+_CHARACTERS_PER_TOKEN = 4
 #: Fields that the runner sets itself; ``extra`` may set the rest of a request body.
 RESERVED_FIELDS = frozenset({"model", "messages", "stream", "max_tokens", "response_format"})
 
@@ -205,10 +207,15 @@ class OpenAIRunner:
         seconds = min(request.timeout, self._options.timeout or request.timeout)
         openai_client.load()  # takes more than a second once, so before the clock starts
         started = time.monotonic()
-        response = self._complete(request_body(self._options, request), call, seconds)
+        body = request_body(self._options, request)
+        response = self._complete(body, call, seconds)
         output = read_completion(response.text, call, elapsed=time.monotonic() - started)
-        wait = asked_wait(response.headers, datetime.now(UTC))
-        return output if wait is None else output.model_copy(update={"provider_wait": wait})
+        about_provider = {
+            "provider_wait": asked_wait(response.headers, datetime.now(UTC)),
+            "rate_limits": told_limits(response.headers),
+            "token_cap": _most_tokens(body),
+        }
+        return output.model_copy(update=about_provider)
 
     def _provider_call(self) -> ProviderCall:
         options = self._options
@@ -309,6 +316,13 @@ def _token_cap(options: OpenAIOptions, request: Request) -> int | None:
     caps = [request.decoding.max_tokens or options.max_tokens, request.token_allowance]
     known = [cap for cap in caps if cap is not None]
     return max(1, min(known)) if known else None
+
+
+def _most_tokens(body: Mapping[str, Any]) -> int | None:
+    """Return the cap of the answer and about the prompt's tokens; None without a cap."""
+    cap: int | None = body.get("max_tokens")
+    prompt = sum(len(message["content"]) for message in body["messages"])
+    return None if cap is None else cap + prompt // _CHARACTERS_PER_TOKEN
 
 
 def response_format(

@@ -13,6 +13,7 @@ if attempt[2] and attempt[2] ~= '' then
   if attempt[2] == R.token then return attempt_view('claimed', R.id, R.n) end
   if not lapsed(entry) then return { 'held' } end
   redis.call('HSET', key, 'token', '', 'state', 'queued')
+  count_unanswered(entry)
 end
 -- Before the pause: an entry that is not due stays in the outbox.
 if attempt[4] and tonumber(attempt[4]) > NOW then return { 'early' } end
