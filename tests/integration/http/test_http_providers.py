@@ -106,6 +106,26 @@ def test_tokens_a_minute_are_shown(settings: SettingsMaker) -> None:
     assert row["text"] == "990 of 1,000 tokens a minute are used"
     page = client_of(context).get("/operations", headers=HTML).text
     assert "990 of 1,000 tokens a minute" in page
+    env = {
+        "MULLIGAN_BROKER_URL": context.settings.broker_url or "",
+        "MULLIGAN_RUNNERS": json.dumps(context.settings.runners),
+        "COLUMNS": "200",
+    }
+    printed = invoke("providers", env=env).output
+    assert "tokens a minute" in printed
+    assert "990 of 1,000" in printed
+
+
+def test_sessions_of_programs_that_share_an_account_are_limited(settings: SettingsMaker) -> None:
+    agent = {"kind": "command", "argv": ["agent"], "provider": "account"}
+    profiles = {"coder": {**agent, "concurrency": 2}, "reviewer": agent}
+    ledger = open_context(settings(runners=profiles)).ledger
+    claims = [
+        ask(ledger, submit_for(ledger, profile), "account")
+        for profile in ("coder", "reviewer", "reviewer")
+    ]
+    assert claims[2] == ClaimRefused("provider_busy", "provider:account")
+    assert ledger.breakers.all()["account"].in_flight == 2
 
 
 def test_a_person_s_pause_is_told_from_the_provider_s(context: ConsoleContext) -> None:
