@@ -12,6 +12,7 @@
 --   openings, opened_at        how often the breaker opened without an answer in between
 --   last_fault, last_fault_at  what the last fault or refusal was
 --   refusals, pauses           refusals in all, and since the last answer
+--   rated                      its headers told what is left of an allowance: see rates.lua
 
 local POLICY
 -- The thresholds and times of policies/jobs/breaker.py, decoded by the few steps that use them.
@@ -26,9 +27,9 @@ local function read_gate(provider)
     local text = flat[i] == 'why' or flat[i] == 'last_fault'
     gate[flat[i]] = text and flat[i + 1] or tonumber(flat[i + 1])
   end
-  local configured = configured_limits(provider)
+  local configured, tokens = configured_limits(provider)
   gate.limit = gate.limit or limit_of(nil, configured)
-  return gate, configured
+  return gate, configured, tokens
 end
 
 local function write_gate(provider, gate)
@@ -104,8 +105,11 @@ end
 -- `provider_wait_ms`, how long it asks to send nothing more; nil for an error instead of an answer.
 local function answered(entry, provider, answer)
   if (provider or '') == '' then return end
-  count_call(provider, answer)
-  local gate, configured = read_gate(provider)
+  local gate, configured, tokens = read_gate(provider)
+  local told = answer and given(answer.rates)
+  if told or tokens or gate.rated then count_call(provider, answer, tokens) end
+  local rated = told and not gate.rated
+  if rated then gate.rated = 1 end
   local recovered = gate.faults or gate.openings or gate.pauses
   if recovered then
     close_breaker(provider, gate)
@@ -114,7 +118,8 @@ local function answered(entry, provider, answer)
   recovered = answer and end_credits(provider, gate, entry) or recovered
   local wait_ms = answer and given(answer.provider_wait_ms) and answer.provider_wait_ms
   if wait_ms then close_gate(gate, wait_ms, 'provider') end
-  if grow(provider, gate, configured) or recovered or wait_ms then write_gate(provider, gate) end
+  local grown = grow(provider, gate, configured)
+  if grown or recovered or rated or wait_ms then write_gate(provider, gate) end
 end
 
 -- Retry-After is an order, but one that proves too short is not believed for ever: 0 or a date in

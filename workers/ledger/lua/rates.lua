@@ -79,11 +79,9 @@ end
 -- Counts the tokens of a call that has ended. `answer` has its `tokens`, the request's `token_cap` and
 -- what its headers said, `rates`; nil if there is no answer. Unknown tokens count as the cap,
 -- the mean, or a whole minute; without an answer as the mean: a call may have cost nothing.
-local function count_call(provider, answer)
-  local _, configured = configured_limits(provider)
+local function count_call(provider, answer, configured)
   local told = answer and given(answer.rates) and answer.rates
   local key = minute_key(provider)
-  if not configured and not told and redis.call('EXISTS', key) == 0 then return end
   local minute, over = read_minute(provider)
   local fields, tokens = {}, minute.mean
   if answer and given(answer.tokens) then

@@ -104,7 +104,8 @@ local function probes(provider, since)
 end
 
 local function provider_capacity(provider)
-  local gate = read_learned('HMGET', provider, 'opens_at', 'why', 'limit', 'openings', 'credits', 'credits_at')
+  local gate = read_learned('HMGET', provider, 'opens_at', 'why', 'limit', 'openings', 'credits', 'credits_at',
+    'rated')
   -- A damaged number counts as missing.
   local unpaid = (tonumber(gate[5] or '') or 0) > 0
   if (tonumber(gate[1] or '') or 0) > NOW then return 0, unpaid and 'credits' or gate[2] or 'provider', true end
@@ -112,6 +113,7 @@ local function provider_capacity(provider)
   local calls, tokens = configured_limits(provider)
   local limit, taken = limit_of(tonumber(gate[3] or ''), calls), slots_taken('provider:' .. provider)
   local why = (tonumber(gate[4] or '') or 0) > 0 and 'breaker' or 'provider'
+  if not tokens and not gate[7] then return limit - taken, why end
   return math.min(limit - taken, rate_capacity(read_minute(provider), tokens, taken)), why
 end
 
