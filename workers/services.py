@@ -14,6 +14,7 @@ from mulligan.policies.jobs.job import Decoding, RunnerSpec, VerifierSpec
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.publish import Publisher, log_unreachable
 from mulligan.tasks.jobs.submit import Intake
+from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Publication
@@ -37,11 +38,13 @@ from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stored import rows
 from mulligan.workers.ledger.stores.blobs import blob_store
+from mulligan.workers.loops.prices import cost_of, token_price
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.settings.live_settings import LiveExemptTypes, LiveSettings
 from mulligan.workers.settings.model import Settings
+from mulligan.workers.settings.profile_pools import longest_claim
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
 if TYPE_CHECKING:
@@ -66,6 +69,7 @@ class Services:
     leases: LeaseKeeper
     context: AttemptContext
     intake: Intake
+    loops: LoopContext
     webhooks: Webhooks
     figures: FigureReader
 
@@ -90,7 +94,7 @@ def app_services(
         settings,
         patience=settings.worker_patience if patience is None else patience,
         # Only a worker waits longer: an answer is kept as long as its claim may live.
-        keep=settings.hard_limit if patience is None else None,
+        keep=longest_claim(settings) if patience is None else None,
         live=live.current,
     )
     broker = CeleryBroker(
@@ -150,6 +154,7 @@ def build_services(
         report_labels=lambda: live.current().report_labels,
         randomness=random.random,
         release_later=ReleaseTimers(ledger, publish).start,
+        cost=lambda job, output: cost_of(job, output, live.current()),
         without_paths=WorkerPaths.of_this_process().clean,
         step=step,
         **_limits(settings),
@@ -176,6 +181,14 @@ def build_services(
         leases=leases,
         context=context,
         intake=intake,
+        loops=LoopContext(
+            ledger=ledger,
+            intake=intake,
+            publish=publish,
+            slots=lambda: live.current().loop_slots,
+            price=lambda spec: token_price(spec, live.current()),
+            tenant_label=settings.tenant_label,
+        ),
         webhooks=Webhooks(ledger, live),
         figures=FigureReader(ledger),
     )

@@ -18,7 +18,12 @@ from mulligan.policies.problem import Problem
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.backends.local_model import LocalModel
 from mulligan.workers.backends.placement import BESIDE_UP, Placement, place_jobs
-from mulligan.workers.celery.broker.queues import ATTEMPT_QUEUE, run_pools
+from mulligan.workers.celery.broker.queues import (
+    AGENT_QUEUE,
+    ATTEMPT_QUEUE,
+    required_queues,
+    run_pools,
+)
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local.home import SupervisedRedis, embedded_redis
@@ -72,8 +77,12 @@ class CliBackend:
         beats = self.ledger.beats.live(now=self.ledger.now())
         if not beats:
             return "no worker answers: start `mulligan up`; the jobs wait in the ledger"
-        if not any(ATTEMPT_QUEUE in beat.queues for beat in beats):
-            return "no worker serves the queue `attempt`: start `mulligan up`, or one that does"
+        served = {queue for beat in beats for queue in beat.queues}
+        for queue in (ATTEMPT_QUEUE, AGENT_QUEUE):
+            if queue not in served and queue in required_queues(self.services.settings):
+                return (
+                    f"no worker serves the queue `{queue}`: start `mulligan up`, or one that does"
+                )
         return None
 
     def check(self, job: Job) -> list[Problem]:

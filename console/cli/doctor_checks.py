@@ -21,7 +21,7 @@ from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.jobs.sweep_health import sweep_health
 from mulligan.policies.suggestions import nearest_name
 from mulligan.tasks.ports.errors import BadInput, MulliganError
-from mulligan.workers.celery.broker.queues import REQUIRED_QUEUES, SUBMIT_QUEUE
+from mulligan.workers.celery.broker.queues import SUBMIT_QUEUE, required_queues
 from mulligan.workers.celery.broker.stranded import stranded_messages
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.refused_submissions import recent_words
@@ -306,7 +306,7 @@ def _releases(ledger: RedisLedger) -> Check:
 # -- the workers ----------------------------------------------------------------------------------
 
 
-def check_workers(app: Celery, *, expected: bool) -> Iterator[Check]:
+def check_workers(app: Celery, settings: Settings, *, expected: bool) -> Iterator[Check]:
     """``expected``: whether workers should be running; if not, `run` starts its own."""
     served = app.control.inspect(timeout=1.5).active_queues() or {}
     if not served:
@@ -320,7 +320,7 @@ def check_workers(app: Celery, *, expected: bool) -> Iterator[Check]:
         return
     yield ok("workers", f"{len(served)} running: {', '.join(sorted(served))}")
     names = {queue["name"] for queues in served.values() for queue in queues}
-    missing = [name for name in (*REQUIRED_QUEUES, SUBMIT_QUEUE) if name not in names]
+    missing = [name for name in (*required_queues(settings), SUBMIT_QUEUE) if name not in names]
     if missing:
         fix = f"start a worker with -Q {','.join(missing)}"
         yield fail("queues", f"no worker serves {', '.join(missing)}", fix)

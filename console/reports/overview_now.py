@@ -28,6 +28,7 @@ from mulligan.workers.celery.broker.queues import (
     SHOWN_QUEUES,
     SUBMIT_QUEUE,
     main_queue,
+    required_queues,
 )
 from mulligan.workers.celery.broker.stranded import StrandedMessages, stranded_messages
 from mulligan.workers.ledger.stores.beats import STALE, Beat
@@ -57,6 +58,8 @@ class CurrentState:
     dead_webhooks: int = 0
     #: Entries that cannot be sent or read.
     quarantined: int = 0
+    #: The queues that some worker must serve.
+    required: Sequence[str] = REQUIRED_QUEUES
     #: Submissions refused within the last hour.
     submissions_refused: int = 0
     #: Messages to mulligan on a queue that none of its workers serves.
@@ -98,6 +101,7 @@ def read_current_state(
     return CurrentState(
         at=now,
         beats=ledger.beats.live(now=now),
+        required=required_queues(services.settings),
         queues=_queues(app),
         paused=tuple(visible_pauses(services, bound_to)),
         breakers=breakers,
@@ -162,7 +166,7 @@ def _down(now: CurrentState) -> list[str]:
 
 def _degraded(now: CurrentState) -> list[str]:
     served = {queue for beat in now.beats for queue in beat.queues}
-    unserved = [queue for queue in REQUIRED_QUEUES if queue not in served]
+    unserved = [queue for queue in now.required if queue not in served]
     reasons = []
     if now.settling and unserved:
         which = f"no worker for {', '.join(unserved)}" if now.beats else "no worker"
@@ -292,7 +296,7 @@ def queue_statuses(now: CurrentState) -> tuple[QueueStatus, ...]:
         counted_here = [beat for beat in now.beats if queue_of(beat) == name]
         found = (now.queues or {}).get(name)
         depth = found.depth if found else 0
-        optional = name == SUBMIT_QUEUE or (not served and name not in REQUIRED_QUEUES)
+        optional = name == SUBMIT_QUEUE or (not served and name not in now.required)
         if optional and not depth:
             continue
         statuses.append(

@@ -33,6 +33,12 @@ def waiting_words(
             return f"{words(kind)} {name}, which is paused"
         case "quota":
             return f"the quota of {name}"
+        case "loop":
+            return f"loop {name}, which is paused"
+        case "budget":
+            return f"the budget of loop {name}"
+        case "slot":
+            return "a slot of its loop"
         case "provider" if waiting_for == "pause":
             return f"{name}, which is paused"
         case "provider" if provider is not None:

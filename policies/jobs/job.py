@@ -108,6 +108,7 @@ class PolicySpec(Value):
 
 TOKENS_USED_UP = "budget_tokens"
 SECONDS_USED_UP = "budget_seconds"
+MONEY_USED_UP = "budget_money"
 
 
 class Budget(Value):
@@ -115,13 +116,17 @@ class Budget(Value):
 
     tokens: int | None = Field(default=None, ge=1)
     seconds: Seconds | None = None
+    #: By the prices of the workers' configuration.
+    money: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
-    def exhausted(self, *, tokens: int, seconds: float) -> str | None:
+    def exhausted(self, *, tokens: int, seconds: float, money: float = 0.0) -> str | None:
         """Return the reason to escalate if this use reaches a limit."""
         if self.tokens is not None and tokens >= self.tokens:
             return TOKENS_USED_UP
         if self.seconds is not None and seconds >= self.seconds:
             return SECONDS_USED_UP
+        if self.money is not None and money >= self.money:
+            return MONEY_USED_UP
         return None
 
 
@@ -179,7 +184,9 @@ USER_TASK = "celery"
 
 
 #: The first words of the names of mulligan's own queues (workers/celery/broker/queues.py).
-_RESERVED_QUEUES = frozenset({"repair", "verify", "attempt", "edit", "loop", "control", "mulligan"})
+_RESERVED_QUEUES = frozenset(
+    {"repair", "verify", "attempt", "agent", "edit", "loop", "control", "mulligan"}
+)
 
 
 class OnDone(Value):

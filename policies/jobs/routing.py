@@ -10,18 +10,24 @@ from typing import Literal
 
 from mulligan.policies.jobs.job import Job, Mode
 
-#: ``repair`` is served before all others.
-AttemptQueue = Literal["attempt", "repair"]
-#: Where a delayed verification runs: on a queue, or in the lane of its subject.
+#: ``agent``: the workers of attempts that take hours. Empty: those of all other attempts.
+AttemptPool = Literal["", "agent"]
+#: Mandatory retries are served before all others.
+AttemptQueue = Literal["attempt", "repair", "agent", "agent.repair"]
+#: Where a delayed verification runs: on a queue, or in the lane of its subject. ``attempt`` is the
+#: queue of the job's first attempt.
 VerificationPlace = Literal["verify", "attempt", "lane"]
 
 #: The front of a queue.
 MOST_URGENT = 0
 
 
-def queue_of(mode: Mode) -> AttemptQueue:
-    """Return the queue. Mandatory retries have a separate one."""
-    return "repair" if mode == "immediate_retry" else "attempt"
+def queue_of(mode: Mode, pool: AttemptPool) -> AttemptQueue:
+    """Return the queue. Mandatory retries have a separate one, and so has each pool."""
+    retry = mode == "immediate_retry"
+    if pool == "agent":
+        return "agent.repair" if retry else "agent"
+    return "repair" if retry else "attempt"
 
 
 def priority_of(mode: Mode, priority: int) -> int:

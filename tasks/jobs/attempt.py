@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.jobs.breaker import ProviderPolicy
@@ -36,6 +37,8 @@ from mulligan.tasks.ports.verifiers import Verifier
 
 #: Seconds that a claim may last beyond the runner's deadline.
 SLACK = 60.0
+#: For an estimate of a prompt's tokens.
+BYTES_PER_TOKEN = 4
 
 
 def run_attempt(context: AttemptContext, entry: Entry) -> Outcome:
@@ -84,7 +87,8 @@ def _run(
             return ClaimRefused("lost")
         context.step("asking", entry)
         try:
-            output = runner.runner.answer(request_of(claim, runner, prompt=claim.plan.prompt))
+            request = request_of(claim, runner, prompt=claim.plan.prompt)
+            output = runner.runner.answer(replace(request, meter=held.meter))
         except TransportFault as fault:
             return requeue_fault(context, claim, fault)
         except (BlobsUnavailable, CallCancelled) as error:
@@ -97,7 +101,11 @@ def _run(
         output = storable(output, context.answer_cap)
         slow = slow_verifiers(verifiers)
         stored = context.ledger.store_output(
-            claim.lease, output, verifications=slow, priority=claim.job.priority
+            claim.lease,
+            output,
+            verifications=slow,
+            priority=claim.job.priority,
+            money=context.cost(claim.job, output),
         )
         if isinstance(stored, ClaimRefused):
             return stored
@@ -136,15 +144,18 @@ def request_of(
     messages = job.conversation
     if prompt is not None:
         messages = (*messages[:-1], Message(role="user", content=prompt))
-    budget = job.budget.tokens
-    left = None if budget is None else max(1, budget - claim.tokens_used)
+    limits = [job.budget.tokens - claim.tokens_used] if job.budget.tokens is not None else []
+    if "tokens" in claim.allowance:
+        # What the prompt takes is known only afterwards.
+        prompt_tokens = sum(len(each.content.encode()) for each in messages) // BYTES_PER_TOKEN
+        limits.append(int(claim.allowance["tokens"]) - prompt_tokens)
     return Request(
         messages=messages,
         decoding=plan.decoding,
         json_schema=contract_of(job),
         attempt=attempt or plan.number,
-        timeout=runner.timeout,
-        token_allowance=left,
+        timeout=min(runner.timeout, claim.allowance.get("seconds", runner.timeout)),
+        token_allowance=max(1, min(limits)) if limits else None,
         workspace=job.workspace,
         job_id=claim.job_id,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mulligan.policies.cycles.guardrail import Guardrail
 from mulligan.policies.jobs.exemption import is_exempt
-from mulligan.policies.jobs.job import Decoding, Job, RunnerSpec, VerifierSpec
+from mulligan.policies.jobs.job import Decoding, Job, Output, RunnerSpec, VerifierSpec
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.leases import HeldLease
 from mulligan.tasks.ports.ledger import Entry, Lease, Ledger, Publication
@@ -62,6 +62,8 @@ class AttemptContext:
     #: Releases what waits for a provider, in a job's partition, after some seconds. Without it, the
     #: next sweep does.
     release_later: Callable[[str, str, float], None] = lambda _job, _provider, _seconds: None
+    #: Returns what an answer cost; None if that is unknown.
+    cost: Callable[[Job, Output], float | None] = lambda _job, _output: None
     #: Removes this worker's paths from the text of an error.
     without_paths: Callable[[str], str] = str
     #: Called at named steps, where crash tests kill a process.

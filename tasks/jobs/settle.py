@@ -63,7 +63,7 @@ def settle_answer(
         claim.memory,
         truncated=output.truncated,
         exempt=context.is_exempt(claim.job),
-        exhausted=_exhausted(claim, output) or _guarded(context, claim, output, results),
+        exhausted=_exhausted(context, claim, output) or _guarded(context, claim, output, results),
     )
     return _record(context, claim, verdict, output, asked_with)
 
@@ -84,18 +84,19 @@ def settle_error(
         error,
         claim.memory,
         final=final,
-        exhausted=_exhausted(claim, output),
+        exhausted=_exhausted(context, claim, output),
         rewrite=context.without_paths,
     )
     return _record(context, claim, verdict, output, asked_with)
 
 
-def _exhausted(claim: Claim, output: Output | None) -> str | None:
+def _exhausted(context: AttemptContext, claim: Claim, output: Output | None) -> str | None:
     """Return the budget that is used up, counting the new answer of this claim."""
     new = output if claim.output is None else None
+    money = claim.money_used + ((context.cost(claim.job, new) or 0.0) if new else 0.0)
     tokens = claim.tokens_used + ((new.usage.total_tokens or 0) if new else 0)
     seconds = claim.seconds_used + (new.elapsed_seconds if new else 0.0)
-    return claim.job.budget.exhausted(tokens=tokens, seconds=seconds)
+    return claim.job.budget.exhausted(tokens=tokens, seconds=seconds, money=money)
 
 
 def _guarded(

@@ -64,6 +64,8 @@ class TransportFault(MulliganError):
     status: int | None = None
     #: Seconds that the provider asked to wait.
     retry_after: float | None = None
+    #: Whether it may have begun to answer, which costs something: a timeout, a lost connection.
+    maybe_served: bool = False
 
     def __post_init__(self) -> None:
         super().__init__(self.message)

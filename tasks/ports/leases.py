@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
+
+from mulligan.policies.loops.budget import Resource
 
 
 class HeldLease(Protocol):
@@ -14,9 +17,15 @@ class HeldLease(Protocol):
         Makes a round trip only if the last renewal is older than a lease.
         """
 
+    def meter(self, used: Mapping[Resource, float]) -> None:
+        """Note what the attempt has used so far. The next renewal tells the ledger."""
+
 
 class UnwatchedLease:
     """A lease that nobody renews, for tests and short steps."""
 
     def is_sure(self) -> bool:
         return True
+
+    def meter(self, used: Mapping[Resource, float]) -> None:
+        pass

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mulligan.policies.jobs.job import Decoding, Message, Output, Workspace
+from mulligan.policies.loops.budget import Resource
 from mulligan.policies.value import Json
 
 
@@ -25,6 +26,8 @@ class Request:
     token_allowance: int | None = None
     workspace: Workspace | None = None
     job_id: str = ""
+    #: Called with what the call has used so far, by a runner that knows it before its end.
+    meter: Callable[[Mapping[Resource, float]], None] = lambda _used: None
 
 
 class Runner(Protocol):

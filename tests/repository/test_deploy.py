@@ -19,12 +19,14 @@ from support.keda import KEDA
 from mulligan.policies.jobs.job import parse_duration
 from mulligan.policies.jobs.sweep_health import LATE_SECONDS
 from mulligan.tasks.jobs import attempt as attempt_task
-from mulligan.workers.celery.broker.queues import POOLS
+from mulligan.workers.celery.broker.queues import AGENT_REPAIR_QUEUE, POOLS
 from mulligan.workers.settings.model import Settings, load_settings
+from mulligan.workers.settings.profile_pools import LONGEST_CLAIM
 
 ROOT = Path(__file__).resolve().parents[2]
 OBSERVABILITY = ROOT / "deploy" / "observability"
 SCALED = {pool.name for pool in POOLS if pool.scalable}
+AGENTS = {pool.name for pool in POOLS if AGENT_REPAIR_QUEUE in pool.queues}
 
 #: Every metric that /metrics serves, with the labels that queries may use.
 METRICS: dict[str, set[str]] = {
@@ -110,7 +112,8 @@ def test_no_pod_is_stopped_during_an_attempt(settings: Settings) -> None:
     longest = max([settings.runner_timeout, *profiles]) + attempt_task.SLACK
     assert longest <= settings.hard_limit
     for name in SCALED:
-        assert pod(name)["terminationGracePeriodSeconds"] > settings.hard_limit
+        limit = LONGEST_CLAIM if name in AGENTS else settings.hard_limit
+        assert pod(name)["terminationGracePeriodSeconds"] > limit
         environment = {item["name"] for item in container(name)["env"]}
         assert "REMAP_SIGTERM" not in environment
 
@@ -177,7 +180,9 @@ def test_selectors_match_their_pods() -> None:
         n: each["spec"]["podSelector"].get("matchLabels", {})
         for n, each in of_kind("NetworkPolicy").items()
     }
-    assert found(policies["https"]) == {"control", "repair", "attempt"}, "verify runs foreign code"
+    assert found(policies["https"]) == {"control", "repair", "attempt", *AGENTS}, (
+        "verify runs foreign code"
+    )
     assert found(policies["redis"]) == set(deployments)
     assert (found(policies["console"]), found(policies["flower"])) == ({"console"}, {"flower"})
     deny = of_kind("NetworkPolicy")["default-deny"]["spec"]
@@ -221,7 +226,7 @@ def test_every_pod_is_locked_down_and_has_probes(name: str) -> None:
     assert "memory" in box["resources"]["limits"]
     assert {"startupProbe", "readinessProbe", "livenessProbe"} <= box.keys()
     secrets = {item["name"] for item in box["env"] if "secretKeyRef" in item.get("valueFrom", {})}
-    assert ("MODEL_KEY" in secrets) == (name in ("repair", "attempt"))
+    assert ("MODEL_KEY" in secrets) == (name in ("repair", "attempt", *AGENTS))
     for item in box["env"]:
         secret = any(word in item["name"] for word in ("KEY", "AUTH", "TOKEN", "URL"))
         assert not secret or "valueFrom" in item or "RUNBOOK" in item["name"]
@@ -253,7 +258,8 @@ def test_pools_of_compose_can_be_scaled_and_finish_their_attempts() -> None:
     for name in SCALED:
         assert "container_name" not in services[name]
         assert "ports" not in services[name], "two containers cannot share a port"
-        assert parse_duration(services[name]["stop_grace_period"]) > longest
+        limit = LONGEST_CLAIM if name in AGENTS else longest
+        assert parse_duration(services[name]["stop_grace_period"]) > limit
     console = services["console"]
     assert console["command"] == "mulligan console --host 0.0.0.0 --port 8700"
     assert "/healthz" in console["healthcheck"]["test"][-1]

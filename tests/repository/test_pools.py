@@ -30,6 +30,7 @@ from mulligan.workers.celery.broker.queues import (
     PoolSpec,
     main_queue,
     pools,
+    required_queues,
 )
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.settings.model import Settings, load_settings
@@ -70,7 +71,7 @@ def test_a_pool_lists_its_queues_in_order_and_reads_existing_settings(
 ) -> None:
     order = (*QUEUES, SUBMIT_QUEUE)
     assert list(pool.queues) == sorted(pool.queues, key=order.index)
-    names = [*pool.slots, *([f"{pool.name}_slots_max"] if pool.scalable else [])]
+    names = [*pool.slots, *([f"{pool.size_setting}_max"] if pool.scalable else [])]
     missing = [name for name in names if name not in Settings.model_fields]
     assert missing == [], f"add these to workers/settings/: the pool {pool.name} is sized by them"
 
@@ -81,7 +82,9 @@ def test_a_pool_lists_its_queues_in_order_and_reads_existing_settings(
         (("repair", "attempt"), "attempt"),
         (("repair", "verify", "attempt"), "attempt"),
         (("repair", "verify"), "verify"),
-        (("control", "mulligan.submit"), "control"),
+        (("agent.repair", "agent"), "agent"),
+        (("repair", "agent.repair", "verify", "attempt", "agent"), "attempt"),
+        (("control", "loop", "mulligan.submit"), "control"),
         (("celery",), None),
     ],
 )
@@ -91,13 +94,29 @@ def test_the_main_queue_is_the_one_with_most_of_the_work(
     assert main_queue(served) == main
 
 
+@pytest.mark.parametrize("found", [POOLS, RUN_POOLS], ids=["up", "run"])
+def test_agents_have_workers_and_are_required_only_if_a_profile_uses_them(
+    found: Sequence[PoolSpec],
+) -> None:
+    agents = {"coder": {"kind": "scripted", "answers": ["{}"], "pool": "agent"}}
+    wanted = set(required_queues(Settings(runners=agents)))
+    assert wanted - set(required_queues(Settings())) == {"agent.repair", "agent"}
+    assert wanted <= {queue for pool in found for queue in pool.queues}
+
+
 # -- the files -------------------------------------------------------------------------------------
+
+
+def variable(pool: str) -> str:
+    """Return the variable for the size of a scalable pool."""
+    (setting,) = (each.size_setting for each in POOLS if each.name == pool)
+    return f"MULLIGAN_{setting.upper()}"
 
 
 SIZES: list[dict[str, str]] = [
     {},
     {"MULLIGAN_ATTEMPT_SLOTS": "3", "MULLIGAN_REPAIR_SLOTS_MAX": "9"},
-    {f"MULLIGAN_{name.upper()}_SLOTS_MAX": "64" for name in SCALED},
+    {f"{variable(name)}_MAX": "64" for name in SCALED},
 ]
 
 
@@ -115,9 +134,9 @@ def test_worker_runs_the_command_that_up_starts(
     }
     for name in SCALED:
         size = ["-P", "threads", "-c"]
-        if f"MULLIGAN_{name.upper()}_SLOTS_MAX" in sizes:
-            most = sizes[f"MULLIGAN_{name.upper()}_SLOTS_MAX"]
-            size = ["-P", "prefork", f"--autoscale={most},{getattr(settings, f'{name}_slots')}"]
+        if f"{variable(name)}_MAX" in sizes:
+            least = getattr(settings, variable(name).removeprefix("MULLIGAN_").lower())
+            size = ["-P", "prefork", f"--autoscale={sizes[f'{variable(name)}_MAX']},{least}"]
         place = worker_command(name).index("-P")
         assert worker_command(name)[place : place + len(size)] == size
 
@@ -156,9 +175,9 @@ def test_compose_passes_the_sizes_on() -> None:
     """A container has only the variables that the file names; those without a value are passed."""
     services = compose()["services"]
     for name in SCALED:
-        for variable in (f"MULLIGAN_{name.upper()}_SLOTS", f"MULLIGAN_{name.upper()}_SLOTS_MAX"):
+        for size in (variable(name), f"{variable(name)}_MAX"):
             environment = services[name]["environment"]
-            assert environment.get(variable, "absent") is None, f"docker-compose.yml: {variable}"
+            assert environment.get(size, "absent") is None, f"docker-compose.yml: {size}"
 
 
 def command_lines() -> Iterator[Any]:

@@ -44,7 +44,13 @@ def fail_call(
     delay: float = 1.0,
 ) -> EntryRequeued:
     kind = OutOfCredits if status == 402 else TransportFault
-    fault = kind(f"{status}", "provider", status=status, retry_after=retry_after)
+    fault = kind(
+        f"{status}",
+        "provider",
+        status=status,
+        retry_after=retry_after,
+        maybe_served=status is None,
+    )
     requeued = ledger.requeue(
         claim.lease, delay=delay, detail=str(fault), counter="faults", fault=fault
     )

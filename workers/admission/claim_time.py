@@ -1,7 +1,7 @@
 """The maximum times of a job's parts, and whether each fits into one claim.
 
-A claim ends at ``hard_limit``. Work that takes longer is lost and done again, so a job that cannot
-fit is refused before its runner is called.
+A claim ends at ``hard_limit``, the setting or the profile's own. Work that takes longer is lost and
+done again, so a job that cannot fit is refused before its runner is called.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.settings.model import Settings
+from mulligan.workers.settings.profile_pools import claim_limit, profile_pool
 
-_FIX = "lower it or raise MULLIGAN_HARD_LIMIT"
+_SETTING = "MULLIGAN_HARD_LIMIT"
 
 
 def answer_time(
@@ -31,16 +32,17 @@ def answer_time(
 
     An explicit timeout must fit; the default ``runner_timeout`` is shortened to fit.
     """
-    timeout, slack = defaults_of(runner).timeout, _slack(settings)
+    limit = claim_limit(spec.profile, settings)
+    timeout, slack = defaults_of(runner).timeout, _slack(limit)
     if timeout is None:
-        return min(settings.runner_timeout, settings.hard_limit - slack)
+        return min(settings.runner_timeout, limit - slack)
     overridden = "timeout" in spec.options
     if spec.profile is not None and overridden:
         _refuse_longer(timeout, spec.profile, runners, settings)
-    if timeout > settings.hard_limit - slack:
+    if timeout > limit - slack:
         message = (
-            f"{timeout:g} s and {slack:g} s of slack are more than hard_limit"
-            f" {settings.hard_limit:g} s; {_FIX}"
+            f"{timeout:g} s and {slack:g} s of slack are more than hard_limit {limit:g} s;"
+            f" lower it or raise {_limit_name(spec.profile, settings)}"
         )
         if spec.profile is not None and not overridden:
             where = f"[runners.{spec.profile}] of mulligan.toml: timeout"
@@ -61,9 +63,16 @@ def _refuse_longer(timeout: float, name: str, runners: RunnerRegistry, settings:
         raise BadInput.at("runner.timeout", message, "not_allowed")
 
 
-def _slack(settings: Settings) -> float:
+def _limit_name(profile: str | None, settings: Settings) -> str:
+    """Return where the limit of a profile's claims is set."""
+    if profile_pool(settings.runners.get(profile or "", {})) != "agent":
+        return _SETTING
+    return f"hard_limit in [runners.{profile}] of mulligan.toml, up to 4 h"
+
+
+def _slack(limit: float) -> float:
     """Return the slack of a claim: at most half of it, so that time for the answer remains."""
-    return min(SLACK, settings.hard_limit / 2)
+    return min(SLACK, limit / 2)
 
 
 def verifier_problem(verifier: Verifier, *, settings: Settings) -> Problem | None:
@@ -78,7 +87,7 @@ def verifier_problem(verifier: Verifier, *, settings: Settings) -> Problem | Non
         return None
     message = (
         f"this verification may take {seconds:g} s, more than hard_limit"
-        f" {settings.hard_limit:g} s; {_FIX}"
+        f" {settings.hard_limit:g} s; lower it or raise {_SETTING}"
     )
     return Problem.at("timeout", message)
 
@@ -93,12 +102,14 @@ def recheck_problem(
     if is_exempt(job.task_type, settings.exempt_task_types):
         return None
     asking = job.delayed_verification.mode == "reformulate"
+    profile = job.runner.profile if asking else None
+    limit, where = claim_limit(profile, settings), _limit_name(profile, settings)
     timed = [verifier for verifier in verifiers if hasattr(verifier, "longest")]
-    seconds = recheck_time(timed, asking=answer + _slack(settings) if asking else 0.0)
-    if seconds <= settings.hard_limit:
+    seconds = recheck_time(timed, asking=answer + _slack(limit) if asking else 0.0)
+    if seconds <= limit:
         return None
     message = (
-        f"all its steps together may take {seconds:g} s, more than hard_limit"
-        f" {settings.hard_limit:g} s; lower the timeouts or raise MULLIGAN_HARD_LIMIT"
+        f"all its steps together may take {seconds:g} s, more than hard_limit {limit:g} s;"
+        f" lower the timeouts or raise {where}"
     )
     return Problem.at("delayed_verification", message)

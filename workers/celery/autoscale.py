@@ -23,7 +23,7 @@ from kombu.exceptions import OperationalError
 from mulligan.policies.scaling import PoolLoad, ScalingDecision, ScalingPolicy, decide
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.celery.broker.queue_depth import QueueDepth, waiting
-from mulligan.workers.celery.broker.queues import REPAIR_QUEUE
+from mulligan.workers.celery.broker.queues import AGENT_REPAIR_QUEUE, REPAIR_QUEUE
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.stores.beats import Beat
 from mulligan.workers.settings.model import Settings
@@ -49,13 +49,14 @@ class QueueSample:
         lines = self.waiting.items()
         queued = sum(line.depth for _, line in lines)
         share = sum(-(-line.depth // max(self.consumers.get(name, 1), 1)) for name, line in lines)
-        repair = self.waiting.get(REPAIR_QUEUE)
         return PoolLoad(
             slots=slots,
             active=active,
             queued=queued + not_started,
             share=share + not_started,
-            repairs=repair.depth if repair else 0,
+            repairs=sum(
+                line.depth for name, line in lines if name in (REPAIR_QUEUE, AGENT_REPAIR_QUEUE)
+            ),
             oldest=max((line.oldest_seconds or 0.0 for _, line in lines), default=0.0),
         )
 

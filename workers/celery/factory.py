@@ -22,6 +22,7 @@ from mulligan.tasks.jobs.read_job import read_jobs
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.jobs.verify import run_verification
+from mulligan.tasks.loops.plan import run_plan
 from mulligan.tasks.ports.errors import BadInput, LedgerRefused, StoreUnavailable, refuse
 from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.celery.autoscale import autoscaler
@@ -248,6 +249,9 @@ def _register(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:
         parsed = Entry.parse(entry)
         return self.report(parsed, run_recheck(process.services.context, parsed))
 
+    def plan(entry: str) -> str:
+        return run_plan(process.services.loops, Entry.parse(entry).loop).result
+
     def edit(session: str) -> str:
         return advance_session(process.services, session)
 
@@ -269,3 +273,4 @@ def _register(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:
     # A refusal is on record and has a line in the log, which needs no traceback of it.
     app.task(name="mulligan.submit", throws=(BadInput,), **redacted)(submit_job)
     app.task(name="mulligan.edit", ignore_result=True, shared=False)(errors.quiet(edit))
+    app.task(name="mulligan.plan", ignore_result=True, shared=False)(errors.quiet(plan))

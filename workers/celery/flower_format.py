@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mulligan.tasks.ports.ledger import Entry
-from mulligan.workers.celery.broker.queues import NO_BROKER, REPAIR_QUEUE
+from mulligan.workers.celery.broker.queues import AGENT_REPAIR_QUEUE, NO_BROKER, REPAIR_QUEUE
 from mulligan.workers.settings.model import load_settings
 
 #: A task's `Request`, as text, so that a producer need not import a worker.
@@ -55,8 +55,11 @@ def describe_entry(entry: Entry, queue: str) -> str:
             return f"('verifier {entry.index} of {attempt}',)"
         case "cycle":
             return f"('delayed verification of {attempt}',)"
+        case "loop":
+            return f"('the loop {entry.loop}',)"
         case _:
-            mode = ", immediate_retry" if queue == REPAIR_QUEUE else ""
+            retries = queue in (REPAIR_QUEUE, AGENT_REPAIR_QUEUE)
+            mode = ", immediate_retry" if retries else ""
             return f"('{attempt}{mode}',)"
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from mulligan.policies.loops.budget import Resource
 from mulligan.tasks.ports.cancellation import Cancellation, cancelled_by
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.errors import LedgerUnavailable
@@ -48,6 +49,9 @@ class _Holding:
     #: By the clock that also runs while the computer sleeps.
     sure_until: float
     cancellation: Cancellation = field(default_factory=Cancellation)
+
+    def meter(self, used: Mapping[Resource, float]) -> None:
+        self.lease = replace(self.lease, metered={**self.lease.metered, **used})
 
     def is_sure(self) -> bool:
         return self.keeper.confirm(self)

@@ -172,6 +172,7 @@ class AcceptSteps(Partitioned):
             "priority": job.priority,
             "runner": rows.runner_key(job, Decoding()),
             "on_done": job.on_done.queue if job.on_done else None,
+            "pool": rows.pool_of(job, self._settings) or None,
             "tenant": rows.tenant_of(job, self._settings) or None,
             "lane": lane,
             "first": self.numbers().first if named and in_first else None,
@@ -197,9 +198,8 @@ class AcceptSteps(Partitioned):
             return Accepted(id=job_id, status="seen")
         if answer[2] != "due":  # it waits in its subject's lane, or is parked
             return Accepted(id=job_id, status="accepted")
-        publication = Publication(
-            Entry("attempt", job_id, 1), queue_of("initial"), submission.job.priority
-        )
+        queue = queue_of("initial", rows.pool_of(submission.job, self._settings))
+        publication = Publication(Entry("attempt", job_id, 1), queue, submission.job.priority)
         return Accepted(id=job_id, status="accepted", publication=publication)
 
 

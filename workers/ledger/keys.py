@@ -3,7 +3,7 @@
 With prefix ``mulligan`` and partition ``p00`` (carried in the job id):
 
 ====================================== ======= ==================================================
-mulligan:{p00}:job:<id>                hash    the job: body, state, counters, best attempt
+mulligan:{p00}:job:<id>                hash    the job: body, state, pool, counters, best attempt
 mulligan:{p00}:job:<id>:<n>            hash    attempt n: plan, lease token, output, verdict
 mulligan:{p00}:jobs, jobs:<state>      zset    job ids by time, all and by state
 mulligan:{p00}:incarnation:<id>        string  how many jobs used one key, if one left records
@@ -36,6 +36,21 @@ mulligan:{p00}:holding                 hash    lane → the work its subject hol
 mulligan:{p00}:retrying                hash    lane → the mandatory retry its subject holds
 mulligan:{p00}:session:<subject>       zset    a subject's recent attempts: its session
 mulligan:{p00}:stale                   zset    a lane's cycles by staleness, `j:<job>` by deadline
+mulligan:{p00}:loops                   zset    loops by creation; only in p00, as all of these
+mulligan:{p00}:loops:active            set     loops that may ask for slots
+mulligan:{p00}:loops:live              zset    jobs of the items that have a slot
+mulligan:{p00}:loops:slots             string  the slots of all loops, if a person set them
+mulligan:{p00}:loops:epoch             string  how often items were admitted
+mulligan:{p00}:loops:lines             hash    priority → where the line of its loops begins
+mulligan:{p00}:loop:<name>             hash    one loop: configuration, state, version, dirty
+mulligan:{p00}:loop:<name>:items       hash    item → `state|since|runs|job|reason`
+mulligan:{p00}:loop:<name>:ready       zset    items that wait for a slot, the next one first
+mulligan:{p00}:loop:<name>:spec        string  the items as JSON; no script reads it
+mulligan:{p00}:loop:<name>:limits      hash    the limits that its attempts share
+mulligan:{p00}:loop:<name>:spent       hash    what it used, and which warnings were given
+mulligan:{p00}:loop:<name>:reserved    hash    entry → what its attempt may use
+mulligan:{p00}:loop:<name>:log         list    who changed it and who got slots, capped
+mulligan:{p00}:loop:<name>:key:<sha>   string  a change with an idempotency key was made
 mulligan:{p00}:escalation:<id>         hash    one escalation and who ended it
 mulligan:{p00}:escalations             zset    escalation ids by time
 mulligan:{p00}:escalations:ended       zset    ended escalations by the time of their end
@@ -80,7 +95,8 @@ mulligan:{fleet}:session:<sha256>      string  a browser session: the id of its 
 ====================================== ======= ==================================================
 
 An entry is ``a:<job>/<n>`` (an attempt), ``v:<job>/<n>/<i>`` (a verification),
-``c:<job>:<n>:<loop>`` (a cycle's delayed verification) or ``d:<job>/1`` (an outcome to send).
+``c:<job>:<n>:<loop>`` (a cycle's delayed verification), ``d:<job>/1`` (an outcome to send) or
+``l:p00-<loop>/1`` (a loop to be planned).
 """
 
 from __future__ import annotations
@@ -207,6 +223,25 @@ def session(prefix: str, lane: str) -> str:
 
 def swept_at(prefix: str) -> str:
     return f"{prefix}swept_at"
+
+
+# -- loops (only in the first partition) -----------------------------------------------------------
+
+
+def loops(prefix: str) -> str:
+    return f"{prefix}loops"
+
+
+def loop_slots(prefix: str) -> str:
+    return f"{prefix}loops:slots"
+
+
+def loop(prefix: str, name: str) -> str:
+    return f"{prefix}loop:{name}"
+
+
+def loop_part(prefix: str, name: str, part: str) -> str:
+    return f"{prefix}loop:{name}:{part}"
 
 
 # -- escalations and alerts ------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from mulligan.workers.ledger.connection.calls import RedisCalls
 from mulligan.workers.ledger.stored import job_ids, rows
 from mulligan.workers.ledger.stored.schema import CURRENT, StoredSchema
 from mulligan.workers.settings.model import Settings
+from mulligan.workers.settings.profile_pools import own_limits
 from mulligan.workers.settings.tenant_settings import TenantQuota
 
 #: Quotas by tenant, and limits by provider.
@@ -64,6 +65,7 @@ class Partitioned:
     ) -> None:
         self._settings = settings
         self._schema = schema
+        self._own_limits = {name: limit * 1000 for name, limit in own_limits(settings).items()}
         #: Returns a random token, for a lease or a call.
         self.new_token = new_token
         #: The settings in force now: quotas may change while a process runs.
@@ -192,6 +194,8 @@ class Partitioned:
         return {
             "lease_ms": (lease or self._settings.lease) * 1000,
             "hard_ms": (lease or self._settings.hard_limit) * 1000,
+            # By profile: the script reads which one an attempt uses, and nothing of the job's body.
+            "hard_ms_of": None if lease else self._own_limits,
             "max_claims": self._settings.max_claims,
         }
 

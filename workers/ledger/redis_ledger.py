@@ -22,21 +22,23 @@ from mulligan.tasks.ports.ledger import (
     Settlement,
 )
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.accept_steps import AcceptSteps, answer_request
+from mulligan.workers.ledger.accept_steps import answer_request
 from mulligan.workers.ledger.cycle_steps import CycleSteps
 from mulligan.workers.ledger.escalation_steps import EscalationSteps
 from mulligan.workers.ledger.external_steps import ExternalSteps
 from mulligan.workers.ledger.job_pages import JobPages
+from mulligan.workers.ledger.loop_steps import LoopSteps
 from mulligan.workers.ledger.pauses import Pauses
 from mulligan.workers.ledger.status_reads import StatusReads
 from mulligan.workers.ledger.stored import rows
+from mulligan.workers.ledger.stored.amounts import amounts
 from mulligan.workers.ledger.stored.stored_bodies import read_record, read_records
 from mulligan.workers.ledger.stores.event_streams import in_order
 from mulligan.workers.ledger.stores.ledger_stores import LedgerStores
 
 
 class RedisLedger(
-    AcceptSteps,
+    LoopSteps,
     CycleSteps,
     ExternalSteps,
     EscalationSteps,
@@ -99,9 +101,10 @@ class RedisLedger(
     def renew(self, leases: Sequence[Lease]) -> set[Entry]:
         by_prefix: dict[str, list[dict[str, str]]] = {}
         for lease in leases:
-            by_prefix.setdefault(self._prefix(lease.entry.job_id), []).append(
-                {"entry": str(lease.entry), "token": lease.token}
-            )
+            renewed = {"entry": str(lease.entry), "token": lease.token}
+            if lease.metered:
+                renewed["metered"] = amounts(lease.metered)
+            by_prefix.setdefault(self._prefix(lease.entry.job_id), []).append(renewed)
         terms = {"lease_ms": self._settings.lease * 1000}
         requests = [(prefix, {**terms, "leases": batch}) for prefix, batch in by_prefix.items()]
         return {Entry.parse(text) for lost in self.calls.many("renew", requests) for text in lost}
@@ -117,6 +120,7 @@ class RedisLedger(
         given: Sequence[VerificationResult] = (),
         priority: int = 5,
         report: str | None = None,
+        money: float | None = None,
     ) -> list[Publication] | ClaimRefused:
         entry = lease.entry
         answer = self.calls.one(
@@ -128,6 +132,7 @@ class RedisLedger(
             verifications=list(verifications),
             priority=priority,
             report=report,
+            money=money,
             lease_ms=self._settings.lease * 1000,
             **answer_request(output, given),
             **self._needs(output, *given),
@@ -180,9 +185,9 @@ class RedisLedger(
         if answer[0] == "lost":
             return ClaimRefused("lost")
         found = []
-        if answer[1] == "next" and isinstance(then, NextAttempt) and then.delay <= 0:
+        if answer[1] and isinstance(then, NextAttempt) and then.delay <= 0:
             entry = Entry("attempt", lease.entry.job_id, then.plan.number)
-            found.append(Publication(entry, then.queue, then.priority))
+            found.append(Publication(entry, answer[1], then.priority))
         return found + rows.publications(answer[2])
 
     def requeue(

@@ -255,6 +255,7 @@ class OpenAIRunner:
     ) -> openai_client.Response:
         import openai
 
+        served = True
         try:
             return openai_client.within(seconds, self._complete_with_or_without_format(body, call))
         except (TimeoutError, openai.APITimeoutError):
@@ -265,7 +266,9 @@ class OpenAIRunner:
             cause = error.__cause__ or error
             text = str(cause) or type(cause).__name__  # many of httpx's have no text
             reason = f"connection failed: {call.scrub(text)}"
-        raise TransportFault(f"{call.base_url}: {reason}", provider=call.provider)
+            served = type(cause).__name__ != "ConnectError"  # the HTTP library's own class
+        message = f"{call.base_url}: {reason}"
+        raise TransportFault(message, provider=call.provider, maybe_served=served)
 
     async def _complete_with_or_without_format(
         self, body: dict[str, Any], call: ProviderCall
@@ -360,6 +363,7 @@ def read_completion(text: str, call: ProviderCall, *, elapsed: float) -> Output:
         raise TransportFault(
             f"{call.base_url}: the answer is not a chat completion: {call.scrub(reason)}",
             provider=call.provider,
+            maybe_served=True,
         ) from None
     choice = completion.choices[0]
     if choice.finish_reason == "content_filter" or choice.message.refusal:

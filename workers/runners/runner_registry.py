@@ -23,6 +23,7 @@ from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.tasks.ports.runners import Runner
 from mulligan.workers.runners.blocking import BlockedRunner, blocked
+from mulligan.workers.settings.profile_pools import HARD_LIMIT, POOL, pool_problems
 
 ENTRY_POINT_GROUP = "mulligan.runners"
 #: What a job may change of a profile: how the model is called, never which one or with which key.
@@ -180,7 +181,7 @@ class RunnerRegistry:
             )
             raise BadInput.at("runner.kind", message, "not_allowed")
         options = dict(spec.options)
-        for name in FLEET_LIMITS:
+        for name in (*FLEET_LIMITS, POOL, HARD_LIMIT):
             if options.pop(name, None) is not None:
                 problems.append(Problem(_ONLY_IN_PROFILES, ("runner", name), "not_allowed"))
         return _Definition(spec.kind or "", options)
@@ -200,6 +201,9 @@ class RunnerRegistry:
             if limit is not None and (type(limit) is not int or limit < 1):
                 problem = Problem.at(field_name, f"must be a whole number from 1, not {limit!r}")
                 problems.append(_in_profile(name, problem))
+        problems += [_in_profile(name, each) for each in pool_problems(self.profiles[name])]
+        for option in (POOL, HARD_LIMIT):
+            options.pop(option, None)
         problems += [_refusal(field) for field in overrides if field not in SAFE_OVERRIDES]
         safe = {key: value for key, value in overrides.items() if key in SAFE_OVERRIDES}
         return _Definition(kind, options | safe, name, frozenset(safe))

@@ -70,6 +70,8 @@ class ScriptedRunner:
 
     def answer(self, request: Request) -> Output:
         entry = self._answers[min(request.attempt, len(self._answers)) - 1]
+        if entry.usage.prompt_tokens is not None:
+            request.meter({"tokens": float(entry.usage.prompt_tokens)})
         self._wait(entry.delay, request.timeout)
         if entry.fault is not None and self._fault_is_due(entry.fault, request):
             raise self._fault(entry.fault)
@@ -85,7 +87,8 @@ class ScriptedRunner:
         if delay > 0:
             time.sleep(min(delay, timeout))
         if delay > timeout:
-            raise TransportFault(f"no answer within {timeout:g} s", provider=PROVIDER)
+            reason = f"no answer within {timeout:g} s"
+            raise TransportFault(reason, provider=PROVIDER, maybe_served=True)
 
     def _fault_is_due(self, fault: ScriptedFault, request: Request) -> bool:
         if fault.times is None:

@@ -51,6 +51,18 @@ from mulligan.tasks.ports.ledger.ledger_reader import (
     LedgerClock,
     LedgerReader,
 )
+from mulligan.tasks.ports.ledger.loop_ledger import (
+    Caller,
+    ItemRun,
+    LiveItem,
+    LoopFleet,
+    LoopLedger,
+    LoopNote,
+    LoopReading,
+    LoopWrite,
+    WriteRefused,
+    Written,
+)
 from mulligan.tasks.ports.ledger.queue_ledger import QueueLedger
 
 __all__ = [
@@ -58,6 +70,7 @@ __all__ = [
     "AttemptLedger",
     "AttemptView",
     "BroughtAttempt",
+    "Caller",
     "Claim",
     "ClaimRefused",
     "CycleClaim",
@@ -76,6 +89,7 @@ __all__ = [
     "Event",
     "ExternalLedger",
     "Finish",
+    "ItemRun",
     "JobLedger",
     "JobView",
     "KeyConflict",
@@ -83,6 +97,12 @@ __all__ = [
     "Ledger",
     "LedgerClock",
     "LedgerReader",
+    "LiveItem",
+    "LoopFleet",
+    "LoopLedger",
+    "LoopNote",
+    "LoopReading",
+    "LoopWrite",
     "NextAttempt",
     "NextEntry",
     "Publication",
@@ -92,6 +112,8 @@ __all__ = [
     "Settlement",
     "Submission",
     "VerificationLedger",
+    "WriteRefused",
+    "Written",
 ]
 
 
@@ -103,6 +125,7 @@ class Ledger(
     ExternalLedger,
     EscalationLedger,
     QueueLedger,
+    LoopLedger,
     LedgerReader,
     Protocol,
 ):

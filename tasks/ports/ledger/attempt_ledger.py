@@ -11,11 +11,10 @@ from mulligan.policies.failures.memory import RetryMemory
 from mulligan.policies.jobs.job import AttemptPlan, Job, Output, TerminalState
 from mulligan.policies.jobs.routing import (
     MOST_URGENT,
-    AttemptQueue,
     VerificationPlace,
     priority_of,
-    queue_of,
 )
+from mulligan.policies.loops.budget import Resource
 from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.errors import TransportFault
 from mulligan.tasks.ports.ledger.entries import (
@@ -46,6 +45,9 @@ class Claim:
     faults: int = 0
     #: Total running time of the repair attempts.
     repair_seconds: float = 0.0
+    money_used: float = 0.0
+    #: What this attempt may use at most, by the budget of its loop.
+    allowance: Mapping[Resource, float] = field(default_factory=dict)
     #: The provider of which it has a slot; empty if the ledger does not know the provider yet.
     provider: str = ""
 
@@ -70,10 +72,6 @@ class NextAttempt:
 
     plan: AttemptPlan
     delay: float = 0.0
-
-    @property
-    def queue(self) -> AttemptQueue:
-        return queue_of(self.plan.mode)
 
     @property
     def priority(self) -> int:
@@ -165,6 +163,7 @@ class AttemptLedger(Protocol):
         given: Sequence[VerificationResult] = (),
         priority: int = 5,
         report: str | None = None,
+        money: float | None = None,
     ) -> list[Publication] | ClaimRefused:
         """Store an answer and queue its slow verifications, which ends the lease.
 
@@ -172,6 +171,7 @@ class AttemptLedger(Protocol):
 
         ``given``: results that were reported with the answer. ``report``: the digest of a subject's
         report; another one with the same token is refused. Its lease is then that of a worker.
+        ``money``: what the answer cost; None if that is unknown.
         """
 
     def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | ClaimRefused:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-#: ``done`` sends a producer the outcome of its job.
-EntryKind = Literal["attempt", "verification", "cycle", "done"]
-_KINDS: dict[str, EntryKind] = {"a": "attempt", "v": "verification", "c": "cycle", "d": "done"}
+from mulligan.policies.loops.budget import Resource
+
+#: ``done`` sends a producer the outcome of its job; ``loop`` says that a loop must be planned.
+EntryKind = Literal["attempt", "verification", "cycle", "done", "loop"]
+_KINDS: dict[str, EntryKind] = {
+    "a": "attempt",
+    "v": "verification",
+    "c": "cycle",
+    "d": "done",
+    "l": "loop",
+}
 
 
 @dataclass(frozen=True)
@@ -15,6 +24,7 @@ class Entry:
     """One piece of work, as the outbox, the leases and the messages name it."""
 
     kind: EntryKind
+    #: The job; of a hint, the loop.
     job_id: str
     attempt: int
     #: The verifier's index in the job, or the cycle's loop index.
@@ -25,9 +35,14 @@ class Entry:
             return f"a:{self.job_id}/{self.attempt}"
         if self.kind == "verification":
             return f"v:{self.job_id}/{self.attempt}/{self.index}"
-        if self.kind == "done":
-            return f"d:{self.job_id}/{self.attempt}"
+        if self.kind in ("done", "loop"):
+            return f"{self.kind[0]}:{self.job_id}/{self.attempt}"
         return f"c:{self.cycle_id}"
+
+    @property
+    def loop(self) -> str:
+        """The name of the loop of a hint."""
+        return self.job_id.partition("-")[2]
 
     @property
     def cycle_id(self) -> str:
@@ -60,6 +75,8 @@ class Lease:
     token: str
     #: When the claim was sent, by the clock of leases; None if unknown.
     sent_at: float | None = field(default=None, compare=False)
+    #: What its attempt has used so far, if its runner says so.
+    metered: Mapping[Resource, float] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -87,6 +104,7 @@ class ClaimRefused:
         "verifying",
         "paused",
         "over_quota",
+        "no_slot",
         "provider_busy",
         "early",
         "newer",

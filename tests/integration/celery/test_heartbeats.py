@@ -144,7 +144,8 @@ def test_an_unknown_pool_is_refused_with_the_known_ones(context: ConsoleContext)
     refused = client_of(context).get("/api/scale/unknown")
     assert refused.status_code == 404
     message = refused.json()["error"]["message"]
-    assert message.endswith("the pools are attempt, control, edit, own, repair, verify")
+    names = "agent, agent-repair, attempt, control, edit, own, repair, verify"
+    assert message.endswith(f"the pools are {names}")
     assert client_of(context).get("/api/scale/own").json()["workers"] == 1
 
 

@@ -23,4 +23,7 @@ def test_the_process_becomes_the_worker_and_gets_its_signals(redis_url: str) -> 
 
 def test_an_unknown_pool_is_refused_with_the_names() -> None:
     result = invoke("worker", "atempt", code=2)
-    assert "use control, repair, attempt, verify, edit, not 'atempt'" in result.stderr
+    assert (
+        "use control, repair, attempt, verify, agent-repair, agent, edit, not 'atempt'"
+        in result.stderr
+    )

@@ -13,6 +13,7 @@ import pytest
 import redis
 from support.jobs import answer, make_job, passed
 from support.ledger_scenario import Scenario, ScenarioMaker, SettingsMaker
+from support.loops import ADA, LoopScenario, item
 from support.provider_calls import answer_call, ask, fail_call, start_call
 from support.redis_server import RedisServer
 from support.settlements import escalates, retries_by_policy, retries_immediately, succeeds
@@ -20,9 +21,11 @@ from support.waiting import wait_for
 
 from mulligan.policies.jobs.job import Output
 from mulligan.policies.jobs.provider_limits import RateLimit, RateLimits
+from mulligan.tasks.loops import change
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import (
     Accepted,
+    Caller,
     Claim,
     ClaimRefused,
     Entry,
@@ -365,6 +368,7 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
     scenario.ledger.store_output(start_call(scenario.ledger, "other").lease, answered)
     scenario.submit()
     scenario.ledger.refused_submissions.note([], id="1", origin="celery", raw={})
+    use_loops(scenario)
     found = stored_keys(redis_client)
     assert {re.sub(r"^mulligan:\{(\w+)\}:.*", r"\1", name) for name in found} == {"p00", "fleet"}
     table = documented_keys()
@@ -378,6 +382,20 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
     assert unknown == []
     others = {name for name in table if re.search(OTHERS, name)}
     assert table.keys() - matched - others == set()
+
+
+def use_loops(scenario: Scenario) -> None:
+    loops = LoopScenario(scenario, slots=1)
+    loops.create(item("a"), item("b"), budget={"attempt": {"tokens": 9}, "loop": {"tokens": 99}})
+    loops.plan()
+    scenario.ledger.set_loop_slots(1)
+    loops.passes("a", tokens=1)
+    change.skip(loops.context, "alpha", "b", Caller(by="ada", key="once", digest="skip"))
+    change.reset(loops.context, "alpha", "b", ADA)
+    loops.plan()
+    loops.claim("b")
+    loops.create(item("c"), name="beta")
+    loops.plan("beta")
 
 
 #: Keys that this test does not write: figures, alerts, tokens and heartbeats have their own tests.

@@ -335,6 +335,7 @@ def test_an_unreachable_server_is_a_transport_fault() -> None:
     with pytest.raises(TransportFault, match="connection failed") as caught:
         OpenAIRunner.from_options({"base_url": url, "model": "m"}).answer(request())
     assert url in str(caught.value)
+    assert not caught.value.maybe_served
 
 
 def test_an_incomplete_response_is_a_transport_fault(provider: Provider) -> None:
@@ -343,7 +344,9 @@ def test_an_incomplete_response_is_a_transport_fault(provider: Provider) -> None
         handler.close_connection = True
 
     provider.script = script
-    assert "connection failed: " in str(fault_of(provider))
+    fault = fault_of(provider)
+    assert "connection failed: " in str(fault)
+    assert fault.maybe_served  # the answer was begun, and paid for
     assert len(provider.bodies) == 1
 
 

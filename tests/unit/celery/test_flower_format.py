@@ -45,6 +45,7 @@ def test_a_description_never_contains_text(value: Any) -> None:
     [
         (Entry("attempt", "p00-a", 1), "attempt", "('attempt 1 of p00-a',)"),
         (Entry("attempt", "p00-a", 2), "repair", "('attempt 2 of p00-a, immediate_retry',)"),
+        (Entry("attempt", "p00-a", 2), "agent.repair", "('attempt 2 of p00-a, immediate_retry',)"),
         (Entry("verification", "p00-a", 2, 1), "verify", "('verifier 1 of attempt 2 of p00-a',)"),
         (
             Entry("cycle", "p00-a", 1, 1),

@@ -137,6 +137,12 @@ def test_reserved_tasks_that_have_not_started_count_as_queued() -> None:
     assert (sample.repairs, sample.oldest, sample.value) == (3, 4.0, 3.6)
 
 
+def test_retries_of_agents_count_as_repairs() -> None:
+    depth = QueueDepth(depth=3, oldest_seconds=0.5)
+    queues = QueueSample(at=0.0, waiting={"agent.repair": depth, "agent": depth}, consumers={})
+    assert queues.load(slots=1, active=0, reserved=0).repairs == 3
+
+
 class FakePool:
     """The part of a prefork pool that an autoscaler uses."""
 

@@ -38,6 +38,7 @@ TASKS = {
     "attempt": "mulligan.attempt",
     "verification": "mulligan.verify",
     "cycle": "mulligan.recheck",
+    "loop": "mulligan.plan",
 }
 
 
@@ -48,11 +49,15 @@ def task_id(entry: Entry) -> str:
             return f"{entry.job_id}-{entry.attempt}"
         case "verification":
             return f"{entry.job_id}-{entry.attempt}-v{entry.index}"
+        case "loop":
+            return f"{entry.job_id}-plan"
         case _:
             return f"{entry.job_id}-{entry.attempt}-c{entry.index}"
 
 
 def lineage(entry: Entry) -> dict[str, str]:
+    if entry.kind == "loop":
+        return {}
     root = f"{entry.job_id}-1"
     if entry.kind != "attempt":
         return {"root_id": root, "parent_id": f"{entry.job_id}-{entry.attempt}"}

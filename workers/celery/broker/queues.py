@@ -13,15 +13,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.settings.profile_pools import has_agents
 
 if TYPE_CHECKING:
+    from mulligan.workers.settings.model import Settings
     from mulligan.workers.settings.pool_settings import PoolSettings
 
 REPAIR_QUEUE = "repair"
 VERIFY_QUEUE = "verify"
 ATTEMPT_QUEUE = "attempt"
+#: Attempts and mandatory retries of agents, which may take hours.
+AGENT_QUEUE = "agent"
+AGENT_REPAIR_QUEUE = "agent.repair"
 EDIT_QUEUE = "edit"
-#: Reserved: no task uses it yet.
+#: Hints that a loop has to be planned.
 LOOP_QUEUE = "loop"
 #: Its workers run the periodic tasks by themselves. Beats of earlier versions send messages to it.
 CONTROL_QUEUE = "control"
@@ -33,12 +38,12 @@ SUBMIT_QUEUE = "mulligan.submit"
 DEFAULT_QUEUE = "celery"
 
 #: Queues of attempts and verifications; only these can be paused. Work that has begun comes before
-#: new work: retries, then checks, then first attempts.
-JOB_QUEUES = (REPAIR_QUEUE, VERIFY_QUEUE, ATTEMPT_QUEUE)
+#: new work: retries, then checks, then first attempts, those that take hours last.
+JOB_QUEUES = (REPAIR_QUEUE, AGENT_REPAIR_QUEUE, VERIFY_QUEUE, ATTEMPT_QUEUE, AGENT_QUEUE)
 #: Queues whose messages are hints, in the order in which a worker must list them.
-QUEUES = (*JOB_QUEUES, EDIT_QUEUE, LOOP_QUEUE, CONTROL_QUEUE)
+QUEUES = (*JOB_QUEUES, EDIT_QUEUE, CONTROL_QUEUE, LOOP_QUEUE)
 #: Queues that some worker must serve, or jobs make no progress.
-REQUIRED_QUEUES = (*JOB_QUEUES, CONTROL_QUEUE)
+REQUIRED_QUEUES = (REPAIR_QUEUE, VERIFY_QUEUE, ATTEMPT_QUEUE, CONTROL_QUEUE)
 #: Queues whose messages people see counted.
 SHOWN_QUEUES = (*QUEUES, SUBMIT_QUEUE)
 
@@ -53,8 +58,14 @@ def edit_queue(host: str) -> str:
 
 def main_queue(served: Collection[str]) -> str | None:
     """Return the queue that makes most of a worker's work; None if it serves none of mulligan's."""
-    by_share = (*reversed(JOB_QUEUES), *(name for name in QUEUES if name not in JOB_QUEUES))
+    by_share = (ATTEMPT_QUEUE, *reversed(JOB_QUEUES), *QUEUES)
     return next((name for name in by_share if name in served), None)
+
+
+def required_queues(settings: Settings) -> tuple[str, ...]:
+    """Return the queues that some worker must serve; those of agents if a profile uses them."""
+    agents = (AGENT_REPAIR_QUEUE, AGENT_QUEUE) if has_agents(settings) else ()
+    return (*REQUIRED_QUEUES, *agents)
 
 
 def pause_name(what: str) -> str:
@@ -83,12 +94,16 @@ class PoolSpec:
     slots: tuple[str, ...] = ()
 
     @property
+    def size_setting(self) -> str:
+        return f"{self.name.replace('-', '_')}_slots"
+
+    @property
     def scalable(self) -> bool:
         """Whether its size can change, by KEDA or its autoscaler: it has a `<name>_slots`."""
-        return self.slots == (f"{self.name}_slots",)
+        return self.slots == (self.size_setting,)
 
 
-_CONTROL = PoolSpec(name="control", queues=(CONTROL_QUEUE, SUBMIT_QUEUE), kind="solo")
+_CONTROL = PoolSpec(name="control", queues=(CONTROL_QUEUE, LOOP_QUEUE, SUBMIT_QUEUE), kind="solo")
 
 #: The pools of `mulligan up`, the Procfile, docker-compose.yml and deploy/kubernetes/.
 POOLS = (
@@ -97,6 +112,9 @@ POOLS = (
     PoolSpec(name="repair", queues=(REPAIR_QUEUE,), slots=("repair_slots",)),
     PoolSpec(name="attempt", queues=(REPAIR_QUEUE, ATTEMPT_QUEUE), slots=("attempt_slots",)),
     PoolSpec(name="verify", queues=(VERIFY_QUEUE,), slots=("verify_slots",)),
+    # Of their own, because attempts that take hours would leave no slot for others.
+    PoolSpec(name="agent-repair", queues=(AGENT_REPAIR_QUEUE,), slots=("agent_repair_slots",)),
+    PoolSpec(name="agent", queues=(AGENT_REPAIR_QUEUE, AGENT_QUEUE), slots=("agent_slots",)),
     # One slot, because a tree has one writer.
     PoolSpec(name="edit", queues=(EDIT_QUEUE,)),
 )
@@ -141,7 +159,8 @@ def run_pools(settings: PoolSettings) -> list[Pool]:
 
 def _sized(spec: PoolSpec, settings: PoolSettings) -> Pool:
     slots = sum(getattr(settings, name) for name in spec.slots) or 1
-    most = getattr(settings, f"{spec.name}_slots_max") if spec.scalable else None
+    name = spec.size_setting
+    most = getattr(settings, f"{name}_max") if spec.scalable else None
     if most is not None and most < slots:
-        raise BadInput(f"{spec.name}_slots_max: {most} is less than {spec.name}_slots ({slots})")
+        raise BadInput(f"{name}_max: {most} is less than {name} ({slots})")
     return Pool(name=spec.name, queues=spec.queues, slots=slots, most=most, kind=spec.kind)

@@ -1,7 +1,7 @@
 -- Take an attempt with a lease and a fencing token, or return the reason why not.
 local entry = attempt_entry(R.id, R.n)
 local job = redis.call('HMGET', job_key(R.id), 'state', 'deadline_at', 'task_type', 'tenant', 'lane',
-  'schema')
+  'schema', 'of_loop', 'pool')
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'state', 'token', 'claims', 'not_before', 'mode',
   'queued_at', 'runner', 'faults_last', 'output_by', 'started_at')
@@ -12,6 +12,7 @@ if attempt[2] and attempt[2] ~= '' then
   -- The same token: a repeated call, whose first answer was lost.
   if attempt[2] == R.token then return attempt_view('claimed', R.id, R.n) end
   if not lapsed(entry) then return { 'held' } end
+  if job[7] then charge_unanswered(job[7], entry) end
   redis.call('HSET', key, 'token', '', 'state', 'queued')
   count_unanswered(entry)
 end
@@ -29,7 +30,9 @@ if tonumber(job[2]) <= NOW then
 end
 -- External work stays in its lane until it is answered; no provider is asked for a stored answer.
 local asks = not job[5] and not attempt[9]
-local gates = attempt_gates(attempt[5], job[3], job[4], asks and provider_of(attempt[7]))
+local gates = attempt_gates(queue_of(attempt[5], job[8]), job[3], job[4],
+  asks and provider_of(attempt[7]))
+add_item(gates, R.id, job[7], asks)
 local why, behind = held_back(entry, gates)
 if why then
   need_room()
@@ -52,7 +55,7 @@ end
 -- The first write needs room, too.
 take_lease(entry, R.lease_ms, gates, 'state', 'running', 'token', R.token, 'worker', R.worker,
   'claims', tonumber(attempt[3] or '0') + 1, 'claimed_at', stamp(NOW),
-  'hard_at', stamp(NOW + R.hard_ms), 'started_at', attempt[10] or stamp(NOW))
+  'hard_at', hard_end(attempt[7]), 'started_at', attempt[10] or stamp(NOW))
 take_entry(entry)
 if job[5] then hold(job[5], entry, attempt[5]) end
 set_state(R.id, job[1], 'running')

@@ -46,8 +46,10 @@ if stale or claims >= R.max_claims or not job[2] then
   close_cycle(id, R.cycle, 'escalated', reason)
   return { 'escalated', reason }
 end
+-- To ask again takes as long as an attempt; to check again does not.
+local runner = queue ~= 'verify' and redis.call('HGET', attempt_key(id, job[2]), 'runner')
 redis.call('HSET', key, 'token', R.token, 'claims', claims + 1, 'checks', job[2],
-  'hard_at', stamp(NOW + R.hard_ms))
+  'hard_at', hard_end(runner))
 take_lease(entry, R.lease_ms, gates)
 if queue == 'lane' then hold(job[3], entry) end
 return claimed()

@@ -20,7 +20,7 @@ local function availability(entry)
   local job = redis.call('HMGET', job_key(id), 'state', 'task_type', 'tenant', 'waiting_for')
   local attempt = redis.call('HMGET', attempt_key(id, n), 'state', 'mode')
   if not job[1] or TERMINAL[job[1]] or attempt[1] ~= 'queued' then return 'gone' end
-  local why = held_back(entry, attempt_gates(attempt[2], job[2], job[3]))
+  local why = held_back(entry, attempt_gates(queue_of(attempt[2]), job[2], job[3]))
   if not why then return 'free' end
   if job[4] ~= why then set_state(id, job[1], 'waiting', why) end
   return 'held'

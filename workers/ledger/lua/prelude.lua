@@ -35,10 +35,10 @@ local function verification_entry(id, n, index)
   return 'v:' .. id .. '/' .. int(n) .. '/' .. int(index)
 end
 
--- Returns an entry's kind (a, v, c, d), job, attempt and, of a verification or cycle, its index; nil if
+-- Returns an entry's kind (a, v, c, d, l), job or loop, attempt and, of a verification or cycle, its index; nil if
 -- the text does not name an entry.
 local function parse_entry(entry)
-  local kind, id, n, index = string.match(entry, '^([avcd]):([^/:]+)[/:](%d+)[/:]?(%d*)$')
+  local kind, id, n, index = string.match(entry, '^([avcdl]):([^/:]+)[/:](%d+)[/:]?(%d*)$')
   if kind and (kind == 'v' or kind == 'c') == (index ~= '') then return kind, id, n, index end
 end
 local function cycle_of(entry) return string.sub(entry, 3) end
@@ -170,9 +170,8 @@ local function spent_key(tenant)
 end
 
 -- Counts tokens for the job and, for two days, for its tenant.
-local function spend(id, tokens)
+local function spend(id, tenant, tokens)
   redis.call('HINCRBY', job_key(id), 'tokens', tokens)
-  local tenant = redis.call('HGET', job_key(id), 'tenant')
   if tenant then
     redis.call('INCRBY', spent_key(tenant), tokens)
     expire(spent_key(tenant), 172800000)
@@ -187,7 +186,14 @@ local function keep_answer(id, n, mode, answer)
     'output_at', stamp(NOW), 'provider', '')
   if given(answer.report) then redis.call('HSET', key, 'report', answer.report) end
   raise_schema(id)
-  if given(answer.tokens) then spend(id, answer.tokens) end
+  local job = redis.call('HMGET', job_key(id), 'tenant', 'of_loop')
+  if given(answer.tokens) then spend(id, job[1], answer.tokens) end
+  if given(answer.money) then redis.call('HINCRBYFLOAT', job_key(id), 'money', answer.money) end
+  if job[2] then
+    charge(job[2], attempt_entry(id, n), { tokens = given(answer.tokens) and answer.tokens or nil,
+      money = given(answer.money) and answer.money or nil,
+      seconds = given(answer.seconds) and answer.seconds or 0 })
+  end
   if given(answer.seconds) then
     redis.call('HINCRBYFLOAT', job_key(id), 'seconds', answer.seconds)
     if mode ~= 'initial' then
@@ -228,11 +234,11 @@ local function save_open_cycles(id, cycles)
   redis.call('HSET', job_key(id), 'open_cycles', table.concat(cycles, ' '))
 end
 
--- The newest schema among a job's stored bodies. `needs` is that of the bodies in this request.
-local function raise_schema(id)
-  local key = job_key(id)
-  if given(R.needs) and R.needs > tonumber(redis.call('HGET', key, 'schema') or '1') then
-    redis.call('HSET', key, 'schema', int(R.needs), 'release', R.release)
+-- The newest schema among a job's stored bodies. `needs` is that of the bodies in the request.
+local function raise_schema(id, bodies)
+  local key, with = job_key(id), bodies or R
+  if given(with.needs) and with.needs > tonumber(redis.call('HGET', key, 'schema') or '1') then
+    redis.call('HSET', key, 'schema', int(with.needs), 'release', with.release)
   end
 end
 
@@ -426,7 +432,7 @@ local function finish(id, old, state, reason, detail, failure)
     'finished_at', stamp(NOW))
   index_state(id, old, state)
   local job = redis.call('HMGET', key, 'attempt', 'tokens', 'task_type', 'tenant', 'lane', 'on_done',
-    'memory', 'open_cycles')
+    'memory', 'open_cycles', 'of_loop', 'item')
   local data = { state = state, reason = reason, attempts = tonumber(job[1]),
     tokens = tonumber(job[2]) or cjson.null, task_type = job[3], tenant = job[4] or nil,
     first_try = state == 'succeeded' and job[1] == '1' }
@@ -449,6 +455,7 @@ local function finish(id, old, state, reason, detail, failure)
     save_open_cycles(id, {})
   end
   if job[6] then enqueue('d:' .. id .. '/1', job[6], 5, NOW) end
+  if job[9] then end_item(id, job[1], job[9], job[10], state, reason) end
   event('job', id, data)
   if state ~= 'succeeded' or (job[8] or '') == '' then expire_job(id, job[1], job[7]) end
   return data.escalation
@@ -492,7 +499,10 @@ local function await_verification(id, cycle, queue, lane, at)
 end
 
 -- The same as in policies/jobs/routing.py; a contract test compares them.
-local function queue_of(mode) return mode == 'immediate_retry' and 'repair' or 'attempt' end
+local function queue_of(mode, pool)
+  if not given(pool) then return mode == 'immediate_retry' and 'repair' or 'attempt' end
+  return mode == 'immediate_retry' and pool .. '.repair' or pool
+end
 
 -- Retries and their verifications go to the front.
 local function priority_of(mode, priority) return mode == 'initial' and tonumber(priority) or 0 end
@@ -500,9 +510,10 @@ local function priority_of(mode, priority) return mode == 'initial' and tonumber
 -- Returns all that a worker needs to run, verify or settle an attempt.
 local function attempt_view(verb, id, n)
   local job = redis.call('HMGET', job_key(id), 'body', 'memory', 'tokens', 'seconds', 'loop',
-    'spent_tokens', 'spent_seconds', 'repair_seconds')
+    'spent_tokens', 'spent_seconds', 'repair_seconds', 'money', 'spent_money')
   local key = attempt_key(id, n)
-  local attempt = redis.call('HMGET', key, 'plan', 'output', 'faults', 'verifications', 'provider')
+  local attempt = redis.call('HMGET', key, 'plan', 'output', 'faults', 'verifications', 'provider',
+    'allowance')
   local memory = job[2] and redis.call('HGETALL', P .. job[2]) or {}
   local results = {}
   for index in string.gmatch(attempt[4] or '', '%d+') do
@@ -514,7 +525,43 @@ local function attempt_view(verb, id, n)
   local seconds = tonumber(job[4] or '0') - tonumber(job[7] or '0')
   return { verb, job[1], attempt[1] or '', attempt[2] or '', memory, int(tokens),
            string.format('%.6f', seconds), job[5] or '0', attempt[3] or '0', results,
-           job[8] or '0', attempt[5] or '' }
+           job[8] or '0', attempt[5] or '', '', attempt[6] or '',
+           string.format('%.9f', tonumber(job[9] or '0') - tonumber(job[10] or '0')) }
+end
+
+-- Writes a job and the outbox entry of its first attempt. Returns whether to publish it now.
+local function store_job(id, job)
+  local key, entry, tenant = job_key(id), attempt_entry(id, 1), given(job.tenant) and job.tenant
+  -- No field `tokens`: usage that was not reported is unknown, not 0.
+  redis.call('HSET', key, 'body', job.body, 'digest', job.digest, 'task_type', job.task_type,
+    'name', job.name, 'memory', given(job.memory) and job.memory or 'memory:job:' .. id, 'attempt', 1,
+    'loop', 0, 'seconds', 0, 'schema', 1, 'created_at', stamp(NOW),
+    'deadline_at', stamp(NOW + job.deadline_ms), 'deadline_ms', job.deadline_ms,
+    'priority', job.priority)
+  raise_schema(id, job)
+  if given(job.on_done) then redis.call('HSET', key, 'on_done', job.on_done) end
+  if tenant then redis.call('HSET', key, 'tenant', tenant) end
+  if given(job.pool) then redis.call('HSET', key, 'pool', job.pool) end
+  if given(job.caller) then redis.call('HSET', key, 'caller', 1) end
+  if given(job.of_loop) then
+    redis.call('HSET', key, 'of_loop', job.of_loop, 'item', job.item)
+    redis.call('PERSIST', P .. job.memory)
+  end
+  redis.call('HSET', attempt_key(id, 1), 'mode', 'initial', 'state', 'queued',
+    'queued_at', stamp(NOW), 'runner', job.runner)
+  set_state(id, nil, 'queued')
+  redis.call('ZADD', P .. 'jobs', NOW, id)
+  event('job', id, { state = 'queued', task_type = job.task_type, name = job.name, tenant = tenant or nil })
+  if given(job.lane) then
+    redis.call('HSET', key, 'lane', job.lane)
+    offer(job.lane, entry, 'initial', NOW)
+    await_deadline(id, NOW + job.deadline_ms)
+    return false
+  end
+  local queue = queue_of('initial', job.pool)
+  local gates = attempt_gates(queue, job.task_type, tenant, provider_of(job.runner))
+  add_item(gates, id, given(job.of_loop) and job.of_loop, true)
+  return make_due(entry, queue, job.priority, gates)
 end
 
 -- Leaves an entry to a worker of a later release: it is published again after a delay that doubles
@@ -523,7 +570,7 @@ end
 local function leave_to_newer(entry, id, key)
   local kind, _, n, index = parse_entry(entry)
   local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at', 'priority', 'lane',
-    'verify_on', 'schema', 'release')
+    'verify_on', 'schema', 'release', 'pool')
   local why = string.format('a worker of version %s or later (schema %s)', job[7] or '?', job[6])
   take_entry(entry)
   if kind ~= 'c' and tonumber(job[2]) < NOW then
@@ -543,7 +590,7 @@ local function leave_to_newer(entry, id, key)
   if kind == 'a' and job[4] and not attempt[2] then
     offer(job[4], entry, attempt[1], NOW + delay)
   else
-    local queue = kind == 'v' and 'verify' or queue_of(attempt[1])
+    local queue = kind == 'v' and 'verify' or queue_of(attempt[1], job[8])
     enqueue(entry, queue, priority_of(attempt[1], job[3]), NOW + delay)
   end
   if times == 1 then

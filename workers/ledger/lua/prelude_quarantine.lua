@@ -30,6 +30,7 @@ end
 local function needed(entry)
   local kind, id = parse_intact(entry)
   if not kind or kind == 'd' then return true end
+  if kind == 'l' then return redis.call('EXISTS', loop_key(loop_of(entry))) == 1 end
   if kind == 'c' then
     return redis.call('HGET', cycle_key(cycle_of(entry)), 'status') == 'pending_delayed_verification'
   end
@@ -45,7 +46,7 @@ local function escalate_entry(entry, reason, detail)
   if kind == 'a' or kind == 'v' then
     return finish(id, redis.call('HGET', job_key(id), 'state'), 'escalated', reason, detail)
   end
-  local name = kind and id .. ':' .. n .. ':done'
+  local name = kind and id .. ':' .. n .. (kind == 'l' and ':hint' or ':done')
     or string.match(P, '{(.-)}') .. '-entry-' .. string.sub(string.gsub(entry, '%W', '_'), 1, 60)
   local signature, eid = escalate(name, id or '', n or 0, nil, reason, detail)
   if signature then event('escalation', id or '', { escalation = eid, state = 'open', signature = signature }) end
@@ -85,8 +86,10 @@ end
 -- quarantine does not count against its deadline.
 local function reopen_job(id, n, since)
   local key = job_key(id)
-  local job = redis.call('HMGET', key, 'state', 'attempt', 'deadline_at', 'task_type', 'tenant')
+  local job = redis.call('HMGET', key, 'state', 'attempt', 'deadline_at', 'task_type', 'tenant',
+    'of_loop', 'item')
   if job[1] ~= 'escalated' or job[2] ~= n then return false end
+  if job[6] and not resume_item(id, job[6], job[7]) then return false end
   local verifying = redis.call('HGET', attempt_key(id, n), 'state') == 'verifying'
   redis.call('HSET', key, 'reason', '', 'detail', '', 'finished_at', '',
     'deadline_at', stamp(tonumber(job[3]) + NOW - since))
@@ -115,7 +118,13 @@ end
 local function release(entry, since)
   local kind, id, n = parse_entry(entry)
   if not kind then return false end
-  local job = redis.call('HMGET', job_key(id), 'state', 'priority', 'on_done', 'verify_on', 'lane')
+  if kind == 'l' then
+    if not needed(entry) then return false end
+    enqueue(entry, 'loop', 5, NOW)
+    return true
+  end
+  local job = redis.call('HMGET', job_key(id), 'state', 'priority', 'on_done', 'verify_on', 'lane',
+    'pool')
   if not job[1] then return false end
   if kind == 'd' then
     if not job[3] or not TERMINAL[job[1]] then return false end
@@ -128,7 +137,7 @@ local function release(entry, since)
     local mode = redis.call('HGET', attempt_key(id, n), 'mode')
     local priority = priority_of(mode, job[2])
     if kind == 'a' then
-      enqueue(entry, queue_of(mode), priority, NOW)
+      enqueue(entry, queue_of(mode, job[6]), priority, NOW)
     else -- the end of the job ended the other verifications, too
       each_pending(id, n, function(each) enqueue(each, 'verify', priority, NOW) end)
     end

@@ -9,6 +9,7 @@ for _, lease in ipairs(R.leases) do
   local held = redis.call('HMGET', key, token, hard)
   if held[1] == lease.token and held[2] and tonumber(held[2]) > NOW then
     redis.call('ZADD', P .. 'leases', 'XX', NOW + R.lease_ms, lease.entry)
+    if given(lease.metered) then redis.call('HSET', key, 'metered', lease.metered) end
   else
     lost[#lost + 1] = lease.entry
   end

@@ -10,11 +10,13 @@ local found = redis.call('HMGET', key, v .. 'token' .. suffix, 'requeued_by', 'r
 if found[2] == R.token then return { 'requeued', '', found[3] or '', '' } end
 if found[1] ~= R.token then return { 'lost' } end
 redis.call('HSET', key, v .. 'token' .. suffix, '', 'requeued_by', R.token)
+local of_loop = kind == 'a' and redis.call('HGET', job_key(id), 'of_loop')
+if of_loop then charge_unanswered(of_loop, R.entry, given(R.fault) and not R.fault.maybe_served) end
 -- A refused call waits for its provider, at the front; any other one for its own back-off.
 local provider, opens_at
 local unpaid = given(R.fault) and given(R.fault.credits)
 -- A provider that refuses charges nothing; one that did not answer may have worked.
-if not (given(R.fault) and given(R.fault.answered)) then count_unanswered(R.entry) end
+if not given(R.fault) or given(R.fault.maybe_served) then count_unanswered(R.entry) end
 if given(R.fault) then
   local retry_after = given(R.fault.retry_after_ms) and R.fault.retry_after_ms or nil
   if unpaid then
@@ -27,7 +29,8 @@ if given(R.fault) then
 end
 drop_lease(R.entry)
 redis.call('HINCRBY', key, v .. 'claims' .. suffix, -1)
-local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at', 'priority', 'lane', 'verify_on')
+local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at', 'priority', 'lane', 'verify_on',
+  'pool')
 if kind ~= 'c' and TERMINAL[job[1]] then return { 'finished' } end
 if given(R.counter) then
   local count = redis.call('HINCRBY', key, R.counter .. suffix, 1)
@@ -72,7 +75,7 @@ if kind == 'c' then
 elseif kind == 'a' and job[4] and redis.call('HEXISTS', key, 'output') == 0 then
   offer(job[4], R.entry, mode, due)
 else
-  enqueue(R.entry, kind == 'a' and queue_of(mode) or 'verify', priority_of(mode, job[3]), due)
+  enqueue(R.entry, kind == 'a' and queue_of(mode, job[6]) or 'verify', priority_of(mode, job[3]), due)
 end
 local opens_in = opens_at and opens_at > NOW and stamp(opens_at - NOW) or ''
 return { 'requeued', stamp(due - NOW), keep_released(key, found[3]), opens_in }

@@ -3,18 +3,19 @@
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'token', 'state', 'settled_by', 'runner', 'provider',
   'released')
--- The answer says `next` if there is an attempt to publish: not if it is parked or the job has ended.
+-- The answer names the queue of the next attempt if there is one to publish: not if it is parked or
+-- the job has ended.
 local function settled(freed)
   local following = given(R.next) and attempt_entry(R.id, R.next.number)
-  local due = following and read_entry(following) and not is_parked(following)
-  return { 'settled', due and 'next' or '', freed }
+  local e = following and not is_parked(following) and read_entry(following)
+  return { 'settled', e and e.queue or '', freed }
 end
 if attempt[2] == 'settled' then return attempt[3] == R.token and settled(attempt[6] or '') or { 'lost' } end
 if attempt[1] ~= R.token then return { 'lost' } end
 local entry = attempt_entry(R.id, R.n)
 local jkey = job_key(R.id)
 local job = redis.call('HMGET', jkey, 'state', 'best', 'best_score', 'best_success', 'memory',
-  'priority', 'lane', 'tenant', 'task_type', 'caller')
+  'priority', 'lane', 'tenant', 'task_type', 'caller', 'of_loop', 'pool')
 redis.call('HSET', key, 'state', 'settled', 'settled_by', R.token, 'token', '',
   'verdict', R.verdict, 'settled_at', stamp(NOW))
 raise_schema(R.id)
@@ -27,6 +28,7 @@ if retried and job[8] and (quota_capacity(job[8]) or 0) >= 0 then
   redis.call('ZREM', active_key('quota:' .. job[8]), entry)
 end
 answered(entry, attempt[5]) -- an error without an answer is the provider's answer, too
+if job[11] then charge_unanswered(job[11], entry) end
 end_lease(entry, attempt[5], job[8], job[7])
 
 -- Best attempt = (success, score, earliest).
@@ -91,8 +93,10 @@ if given(R.cycle_done) then
     redis.call('HSET', cycle, 'status', 'pending_delayed_verification', 'immediate_at', stamp(NOW),
       'immediate_attempt_id', R.id .. '-' .. int(R.n),
       'due_at', stamp(NOW + R.verify_after_ms))
-    redis.call('HSET', jkey, 'verify_on', R.verify_on)
-    await_verification(R.id, R.cycle_done, R.verify_on, job[7], NOW + R.verify_after_ms)
+    -- To ask again takes as long as an attempt.
+    local place = R.verify_on == 'attempt' and queue_of('initial', job[12]) or R.verify_on
+    redis.call('HSET', jkey, 'verify_on', place)
+    await_verification(R.id, R.cycle_done, place, job[7], NOW + R.verify_after_ms)
     event('cycle', R.id, { cycle = R.cycle_done, status = 'pending_delayed_verification' })
   end
 end
@@ -104,13 +108,13 @@ if given(R.next) then
     'runner', runner)
   redis.call('HSET', jkey, 'attempt', n.number)
   set_state(R.id, job[1], n.delay_ms > 0 and 'waiting' or 'queued', n.delay_ms > 0 and 'delay')
-  local next_entry = attempt_entry(R.id, n.number)
+  local next_entry, queue = attempt_entry(R.id, n.number), queue_of(n.mode, job[12])
   if job[7] then
     offer(job[7], next_entry, n.mode, NOW + n.delay_ms)
   elseif n.delay_ms > 0 then
-    enqueue(next_entry, n.queue, n.priority, NOW + n.delay_ms)
-  elseif not make_due(next_entry, n.queue, n.priority,
-    attempt_gates(n.mode, job[9], job[8], provider_of(runner))) then
+    enqueue(next_entry, queue, n.priority, NOW + n.delay_ms)
+  elseif not make_due(next_entry, queue, n.priority,
+    add_item(attempt_gates(queue, job[9], job[8], provider_of(runner)), R.id, job[11], true)) then
     free_slots(next_entry, nil, job[8]) -- its tenant's, for others
   end
 else

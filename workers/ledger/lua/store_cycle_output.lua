@@ -10,6 +10,6 @@ free_provider(entry, cycle[3])
 local id = cycle[5]
 if redis.call('EXISTS', job_key(id)) == 1 then
   raise_schema(id)
-  if given(R.tokens) then spend(id, R.tokens) end
+  if given(R.tokens) then spend(id, redis.call('HGET', job_key(id), 'tenant'), R.tokens) end
 end
 return { 'stored', keep_released(key, cycle[4]) }

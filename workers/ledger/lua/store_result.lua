@@ -21,10 +21,9 @@ if redis.call('HINCRBY', key, 'pending', -1) > 0 then
 end
 if too_new(R.id) then
   -- Another worker's result cannot be read here: a later release settles the attempt.
-  local mode = redis.call('HGET', key, 'mode')
+  local mode, job = redis.call('HGET', key, 'mode'), redis.call('HMGET', job_key(R.id), 'priority', 'pool')
   redis.call('HSET', key, 'state', 'queued', 'token', '', 'claims', 0)
-  enqueue(attempt_entry(R.id, R.n), queue_of(mode),
-    priority_of(mode, redis.call('HGET', job_key(R.id), 'priority')), NOW)
+  enqueue(attempt_entry(R.id, R.n), queue_of(mode, job[2]), priority_of(mode, job[1]), NOW)
   return { 'stored' }
 end
 redis.call('HSET', key, 'state', 'running', 'token', R.token, 'claims', 0,

@@ -46,8 +46,9 @@ local function expire_lease(entry)
   local kind, id, n, index = parse_entry(entry)
   count_unanswered(entry)
   drop_lease(entry)
-  local job = redis.call('HMGET', job_key(id), 'state', 'lane', 'verify_on')
+  local job = redis.call('HMGET', job_key(id), 'state', 'lane', 'verify_on', 'priority', 'pool', 'of_loop')
   local state, lane = job[1], job[2]
+  if kind == 'a' and job[6] then charge_unanswered(job[6], entry) end
   if kind == 'c' then
     local cycle = cycle_of(entry)
     redis.call('HSET', cycle_key(cycle), 'token', '')
@@ -55,10 +56,11 @@ local function expire_lease(entry)
   elseif state then
     local key = attempt_key(id, n)
     local mode = redis.call('HGET', key, 'mode')
-    local priority = priority_of(mode, redis.call('HGET', job_key(id), 'priority'))
+    local priority = priority_of(mode, job[4])
     redis.call('HSET', key, kind == 'v' and 'vtoken:' .. index or 'token', '')
     if TERMINAL[state] then
       -- The attempt of a cancelled job is not needed, and its worker can no longer write.
+      if job[6] then leave_slot(id, job[6]) end
     elseif kind == 'v' then
       publish_now(entry, 'verify', priority)
     else
@@ -67,7 +69,7 @@ local function expire_lease(entry)
       if lane and redis.call('HEXISTS', key, 'output') == 0 then
         offer(lane, entry, mode, NOW)
       else
-        publish_now(entry, queue_of(mode), priority)
+        publish_now(entry, queue_of(mode, job[5]), priority)
       end
     end
     event('attempt', id, { attempt = tonumber(n), state = 'lease_expired' })
@@ -228,6 +230,16 @@ end
 for _, signature in ipairs(redis.call('ZRANGEBYSCORE', P .. 'groups', '-inf', kept, 'LIMIT', 0, R.limit)) do
   if redis.call('EXISTS', P .. 'group:' .. signature) == 0 then
     redis.call('ZREM', P .. 'groups', signature)
+  end
+end
+
+-- A loop that must be planned has a hint in the outbox, unless the hint was lost or dropped.
+if P == S then
+  for _, loop in ipairs(redis.call('ZRANGE', P .. 'loops', 0, -1)) do
+    local seen = redis.call('HMGET', loop_key(loop), 'dirty', 'planned')
+    if tonumber(seen[1] or '0') > tonumber(seen[2] or '0') and not read_entry(loop_entry(loop)) then
+      touch_loop(loop)
+    end
   end
 end
 redis.call('SET', P .. 'swept_at', stamp(NOW))

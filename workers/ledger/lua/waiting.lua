@@ -14,7 +14,7 @@ local AT_ONCE = 20
 local RANKS = 1e13
 -- How a claim is refused, by what its job waits for.
 local WAITS = { pause = 'paused', budget = 'over_quota', breaker = 'provider_busy',
-  provider = 'provider_busy', credits = 'provider_busy' }
+  provider = 'provider_busy', credits = 'provider_busy', slot = 'no_slot' }
 -- Publications of the entries that this script has released, for its caller to publish.
 local RELEASED = {}
 
@@ -124,6 +124,7 @@ local function capacity(reason)
   local kind, name = string.match(reason, '^([%a_]+):(.*)$')
   if kind == 'quota' then return quota_capacity(name) end
   if kind == 'provider' then return provider_capacity(name) end
+  if is_of_loop(reason) then return loop_capacity(kind, name) end
 end
 
 -- -- what may hold an entry back ------------------------------------------------------------------
@@ -132,6 +133,13 @@ end
 local function runner_of(runner, fallback)
   local own = string.match(runner or '', '^[^#]*')
   return (own == '' or fallback == 0) and own or own .. '#' .. int(fallback)
+end
+
+-- Returns when a claim of this runner ends, however often it is renewed. The profile of an agent may
+-- have its own limit.
+local function hard_end(runner)
+  local own = given(R.hard_ms_of) and R.hard_ms_of[runner_of(runner, 0)]
+  return stamp(NOW + (own or R.hard_ms))
 end
 
 -- Which provider a runner asks is known once a worker has named it: see name_provider.lua.
@@ -149,13 +157,13 @@ local function add_slots(gates, provider, tenant)
   return gates
 end
 
-local function attempt_gates(mode, task_type, tenant, provider)
-  return add_slots({ 'queue:' .. queue_of(mode), 'task_type:' .. (task_type or '') }, provider, tenant)
+local function attempt_gates(queue, task_type, tenant, provider)
+  return add_slots({ 'queue:' .. queue, 'task_type:' .. (task_type or '') }, provider, tenant)
 end
 
 -- A delayed verification asks a provider only for a new answer, which it then stores.
 local function cycle_gates(queue, id, best, output)
-  local asks = queue == 'attempt' and best and not output
+  local asks = queue ~= 'verify' and queue ~= 'lane' and best and not output
   return add_slots({ 'queue:' .. queue },
     asks and provider_of(redis.call('HGET', attempt_key(id, best), 'runner')))
 end
@@ -163,19 +171,21 @@ end
 -- Returns the reasons that may hold an entry back; nil if there is nothing left to run.
 local function gates_of(entry)
   local kind, id, n = parse_entry(entry)
-  if kind == 'd' then return {} end
+  if kind == 'd' or kind == 'l' then return {} end
   if kind == 'v' then return { 'queue:verify' } end
   if kind == 'c' then
     local job = redis.call('HMGET', job_key(id), 'verify_on', 'best')
     local output = redis.call('HEXISTS', record_key(entry), 'output') == 1
     return cycle_gates(job[1] or 'verify', id, job[2], output)
   end
-  local job = redis.call('HMGET', job_key(id), 'state', 'task_type', 'tenant')
+  local job = redis.call('HMGET', job_key(id), 'state', 'task_type', 'tenant', 'of_loop', 'pool')
   if not job[1] or TERMINAL[job[1]] then return nil end
   local key = attempt_key(id, n)
   local attempt = redis.call('HMGET', key, 'mode', 'runner')
   local has_output = redis.call('HEXISTS', key, 'output') == 1
-  return attempt_gates(attempt[1], job[2], job[3], not has_output and provider_of(attempt[2]))
+  local gates = attempt_gates(queue_of(attempt[1], job[5]), job[2], job[3],
+    not has_output and provider_of(attempt[2]))
+  return add_item(gates, id, job[4], not has_output)
 end
 
 -- Returns what an entry waits for and the reason to park it behind; nil if it may start. One that
@@ -194,12 +204,17 @@ local function held_back(entry, gates)
   if why then return why, 'provider:' .. provider end
   why = tenant and full('quota:' .. tenant, quota_capacity(tenant))
   if why then return why, 'quota:' .. tenant end
+  if gates.loop then return held_by_loop(entry, gates) end
 end
 
 -- Takes a slot behind each reason. `in_flight` is how many calls a provider then has. The caller may
 -- add fields to the record of the entry.
 local function take_slots(entry, gates, score, ...)
   FREED[entry] = nil
+  if gates.loop and gates.spends then
+    local allowance = reserve_budget(gates.loop, entry)
+    if allowance then redis.call('HSET', record_key(entry), 'allowance', allowance) end
+  end
   if gates.tenant then redis.call('ZADD', active_key('quota:' .. gates.tenant), score, entry) end
   if gates.provider then
     local reason = 'provider:' .. gates.provider
@@ -233,7 +248,7 @@ end
 local function queue_for(kind, id, n)
   if kind == 'v' then return 'verify' end
   if kind == 'c' then return redis.call('HGET', job_key(id), 'verify_on') or 'verify' end
-  return queue_of(redis.call('HGET', attempt_key(id, n), 'mode'))
+  return queue_of(redis.call('HGET', attempt_key(id, n), 'mode'), redis.call('HGET', job_key(id), 'pool'))
 end
 
 -- Returns how many of an attempt's verifications are parked, and how many are left in all.
@@ -250,7 +265,7 @@ end
 local function show_waiting(kind, id, n, why, behind)
   local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at')
   if not job[1] or TERMINAL[job[1]] then return end
-  await_deadline(id, job[2])
+  if not is_of_loop(behind) then await_deadline(id, job[2]) end
   if kind == 'v' then
     local parked, left = parked_verifications(id, n)
     if parked == 0 or parked < left then return end
@@ -265,6 +280,7 @@ local function put_behind(entry, behind, why, at_front)
   redis.call('SADD', P .. 'parked', behind)
   redis.call('ZADD', parked_key(behind), place_of(kind, id, n, at_front), entry)
   redis.call('HSET', P .. 'parked_behind', entry, behind)
+  if kind == 'a' then park_item(entry, id, behind) end
   if not read_entry(entry) then put_entry(entry, queue_for(kind, id, n), 0, NOW, '-1') end
   redis.call('ZREM', P .. 'outbox', entry)
   if kind == 'c' then await_staleness(cycle_of(entry)) else show_waiting(kind, id, n, why, behind) end
@@ -298,6 +314,7 @@ local function leave_parking(entry)
   redis.call('ZREM', parked_key(behind), entry)
   if redis.call('EXISTS', parked_key(behind)) == 0 then redis.call('SREM', P .. 'parked', behind) end
   local kind, id, n = parse_entry(entry)
+  if is_of_loop(behind) then return go_on(id) end
   if kind == 'c' then
     redis.call('ZREM', P .. 'stale', cycle_of(entry))
   elseif redis.call('HEXISTS', job_key(id), 'lane') == 1 then

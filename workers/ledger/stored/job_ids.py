@@ -12,6 +12,7 @@ from mulligan.workers.ledger.keys import partition_name, partition_of
 
 __all__ = [
     "is_user_task",
+    "item_job_id",
     "job_id",
     "job_ids_of_key",
     "partition_of",
@@ -42,6 +43,12 @@ def user_task_job_id(root_id: str, *, partitions: int) -> str:
     number = int.from_bytes(hashlib.sha256(root_id.encode()).digest()[:14])
     name = "own" + _base32(number, 20)
     return f"{partition_of_scope(name, partitions=partitions)}-{name}"
+
+
+def item_job_id(loop: str, item: str, run: int) -> str:
+    """Return the id of the job of an item's run. Loops live in the first partition."""
+    digest = hashlib.sha256(f"{loop}/{item}/{run}".encode()).digest()
+    return f"{partition_name(0)}-i{_base32(int.from_bytes(digest[:14]), 22)}"
 
 
 def is_user_task(job_id: str) -> bool:

@@ -22,6 +22,7 @@ from mulligan.policies.jobs.job import (
     Output,
 )
 from mulligan.policies.jobs.provider_limits import RateLimit
+from mulligan.policies.jobs.routing import AttemptPool
 from mulligan.policies.repair.verdict import Verdict, verdict_from_dict, verdict_to_dict
 from mulligan.tasks.ports.errors import OutOfCredits, TransportFault
 from mulligan.tasks.ports.ledger import (
@@ -39,15 +40,22 @@ from mulligan.tasks.ports.ledger import (
     Settlement,
 )
 from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.stored.amounts import read_amounts
 from mulligan.workers.ledger.stored.digests import input_digest
 from mulligan.workers.ledger.stored.stored_bodies import read_tolerantly
 from mulligan.workers.settings.model import Settings
+from mulligan.workers.settings.profile_pools import profile_pool
 
 _TOO_MANY_REQUESTS = 429
 
 
 def tenant_of(job: Job, settings: Settings) -> str | None:
     return job.labels.get(settings.tenant_label)
+
+
+def pool_of(job: Job, settings: Settings) -> AttemptPool:
+    """Return the pool whose workers run a job's attempts: that of its profile."""
+    return profile_pool(settings.runners.get(job.runner.profile or "", {}))
 
 
 def lane(subject: str, tenant: str | None) -> str:
@@ -116,7 +124,6 @@ def settlement_request(settlement: Settlement) -> dict[str, Any]:
             "mode": then.plan.mode,
             "plan": then.plan.model_dump_json(exclude_defaults=True),
             "fallback": then.plan.decoding.fallback,
-            "queue": then.queue,
             "priority": then.priority,
             "delay_ms": then.delay * 1000,
         }
@@ -161,9 +168,9 @@ def fault_request(fault: TransportFault) -> dict[str, Any]:
     return {
         "refused": fault.status == _TOO_MANY_REQUESTS,
         "credits": unpaid,
-        "answered": unpaid or fault.status is not None,
         "text": ": ".join(part for part in (said, "out of credits" if unpaid else "") if part),
         "retry_after_ms": milliseconds(fault.retry_after),
+        "maybe_served": fault.maybe_served,
     }
 
 
@@ -320,6 +327,8 @@ def read_claim(answer: Sequence[Any], lease: Lease) -> Claim:
         faults=int(faults),
         repair_seconds=float(repairs),
         provider=provider,
+        allowance=read_amounts(answer[13]),
+        money_used=float(answer[14]),
     )
 
 

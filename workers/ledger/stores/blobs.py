@@ -22,6 +22,7 @@ from mulligan.workers.ledger.connection.calls import Patience, RedisCalls
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.sandbox.workspace import content_address
 from mulligan.workers.settings.model import Settings
+from mulligan.workers.settings.profile_pools import longest_claim
 
 log = logging.getLogger(__name__)
 
@@ -165,5 +166,5 @@ def blob_store(settings: Settings, calls: RedisCalls | None = None) -> BlobStore
         )
     # Only a worker's patience is longer than a submission's: see Patience.KEEP.
     waits = settings.worker_patience > settings.submit_patience
-    keep = settings.hard_limit if waits else settings.submit_patience
+    keep = longest_claim(settings) if waits else settings.submit_patience
     return DirectoryBlobs(Path(url.path), cap=settings.workspace_cap, keep=keep)

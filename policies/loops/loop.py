@@ -1,0 +1,144 @@
+"""A loop and its items as values: their states, the legal moves, and what the ledger keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+from mulligan.policies.loops.budget import Resource, SharedScope
+from mulligan.policies.loops.spec import ItemSpec, LoopConfig
+
+#: ``blocked``: nothing can go on without a person. ``completed``: every item passed or was skipped.
+LoopState = Literal["created", "running", "paused", "blocked", "completed", "stopped"]
+#: ``quarantined``: its workers were lost, one after the other. ``blocked``: an item that it depends
+#: on failed, is quarantined or does not exist.
+ItemState = Literal[
+    "pending", "ready", "running", "passed", "failed", "quarantined", "blocked", "skipped"
+]
+LOOP_STATES: tuple[LoopState, ...] = get_args(LoopState)
+ITEM_STATES: tuple[ItemState, ...] = get_args(ItemState)
+#: The states in which the planner decides what follows.
+PLANNED: frozenset[LoopState] = frozenset({"running", "blocked", "completed"})
+DONE: frozenset[ItemState] = frozenset({"passed", "skipped"})
+GAVE_UP: frozenset[ItemState] = frozenset({"failed", "quarantined"})
+#: Who paused a loop.
+PausedBy = Literal["", "person", "budget"]
+
+#: Characters of a reason in an item's record, which has at most 200 bytes.
+_LONGEST_REASON = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemRecord:
+    """The mutable state of an item."""
+
+    state: ItemState = "pending"
+    #: When it got this state.
+    since: float = 0.0
+    #: How many jobs were made for it.
+    runs: int = 0
+    #: The job of its last run; empty before the first one and after a reset.
+    job_id: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        reason = self.reason.replace("|", "/")[:_LONGEST_REASON]
+        return f"{self.state}|{self.since * 1000:.0f}|{self.runs}|{self.job_id}|{reason}"
+
+    @classmethod
+    def parse(cls, text: str) -> ItemRecord:
+        """Read a record. Raises ValueError if it is damaged."""
+        state, since, runs, job_id, reason = text.split("|", 4)
+        known = next((each for each in ITEM_STATES if each == state), None)
+        if known is None:
+            raise ValueError(f"{state!r} is not a state of an item")
+        return cls(
+            state=known, since=float(since) / 1000, runs=int(runs), job_id=job_id, reason=reason
+        )
+
+    def started(self, job_id: str, *, now: float) -> ItemRecord:
+        """Return the record of the item's next run."""
+        return ItemRecord(state="running", since=now, runs=self.runs + 1, job_id=job_id)
+
+    def moved(self, state: ItemState, *, now: float, reason: str = "") -> ItemRecord:
+        return replace(self, state=state, since=now, reason=reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopRecord:
+    """The mutable state of a loop."""
+
+    name: str
+    config: LoopConfig
+    state: LoopState = "created"
+    #: When it got this state, and why.
+    since: float = 0.0
+    reason: str = ""
+    paused_by: PausedBy = ""
+    tenant: str = ""
+    #: Distinguishes it from earlier loops of its name.
+    uid: str = ""
+    #: The content address of its items.
+    spec: str = ""
+    #: Raised by every change of the loop's own record.
+    version: int = 0
+    #: Raised by everything that the planner must look at; `planned` is the value that it has seen.
+    dirty: int = 0
+    planned: int = 0
+    created_at: float = 0.0
+    started_at: float | None = None
+    finished_at: float | None = None
+    planned_at: float | None = None
+    #: The loop's place in the shares of its priority (stride scheduling).
+    share: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSnapshot:
+    """A loop as one script read it."""
+
+    loop: LoopRecord
+    #: In the order of the specs.
+    specs: Sequence[ItemSpec]
+    items: Mapping[str, ItemRecord]
+    #: What was used, by scope and resource.
+    used: Mapping[tuple[SharedScope, Resource], float] = field(default_factory=dict)
+
+    @property
+    def config(self) -> LoopConfig:
+        return self.loop.config
+
+    def spec(self, item: str) -> ItemSpec | None:
+        return next((each for each in self.specs if each.id == item), None)
+
+    def record(self, item: str) -> ItemRecord:
+        return self.items.get(item, ItemRecord())
+
+    def count(self, *states: ItemState) -> int:
+        return sum(self.record(spec.id).state in states for spec in self.specs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopChange:
+    """What a plan or a person changes about a loop. None and nothing: it stays as it is."""
+
+    state: LoopState | None = None
+    reason: str = ""
+    paused_by: PausedBy = ""
+    config: LoopConfig | None = None
+    #: With a new configuration: the most that one attempt may use now.
+    caps: Mapping[Resource, float] | None = None
+    #: All specs, if some were added.
+    specs: Sequence[ItemSpec] | None = None
+    #: The new records of the items that change.
+    items: Mapping[str, ItemRecord] = field(default_factory=dict)
+    #: Jobs to cancel, and items whose failures are forgotten: a new context.
+    cancel: Sequence[str] = ()
+    forget: Sequence[str] = ()
+    #: A sentence for the loop's log.
+    note: str = ""
+
+    @property
+    def empty(self) -> bool:
+        return self == LoopChange()

@@ -1,0 +1,156 @@
+"""What a loop consists of: its configuration (`loop.yaml`) and the items of its specs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from mulligan.policies.jobs.job import (
+    Job,
+    Name,
+    PolicySpec,
+    RunnerSpec,
+    Text,
+    VerifierSpec,
+    Workspace,
+)
+from mulligan.policies.loops.budget import LoopBudget
+from mulligan.policies.value import Value
+
+#: A name that is part of addresses, keys and commands.
+LoopName = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][\w.-]*$")]
+ItemId = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][\w.-]*$")]
+#: What a loop may do by itself for an item that failed.
+HealAction = Literal[
+    "change_strategy", "skip", "unblock", "repair_dependency_chain", "rollback", "escalate"
+]
+OnBlocked = Literal["wait", "continue"]
+#: Items of one loop.
+MOST_ITEMS = 5000
+
+
+class LoopConfig(Value):
+    """The configuration of a loop. Files call it `loop.yaml`."""
+
+    version: Literal[1] = 1
+    name: LoopName
+    #: Patterns of spec files, relative to the file of the loop.
+    specs: tuple[Text, ...] = ()
+    #: The runner of items that name none: a profile of the workers.
+    runner: RunnerSpec | None = None
+    workspace: Workspace | None = None
+    max_attempts: int = Field(default=3, ge=2, le=100)
+    #: 1 is the most urgent.
+    priority: int = Field(default=5, ge=1, le=9)
+    #: Its share among the loops of one priority.
+    weight: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
+    #: Maximum items that run at once.
+    concurrency: int = Field(default=1, ge=1, le=1000)
+    #: ``False``, ``True`` for every action, or a list of actions.
+    auto_heal: bool | tuple[HealAction, ...] = False
+    #: What the items after a failed one do: wait for it, or go on without it.
+    on_blocked: OnBlocked = "wait"
+    budget: LoopBudget = LoopBudget()
+
+    @property
+    def heals(self) -> frozenset[HealAction]:
+        """The actions that the loop may take by itself."""
+        if isinstance(self.auto_heal, bool):
+            return frozenset(get_args(HealAction)) if self.auto_heal else frozenset()
+        return frozenset(self.auto_heal)
+
+
+class ItemVerifier(VerifierSpec):
+    """A check of an item. ``guard``: it passed before the work and must still pass."""
+
+    role: Literal["acceptance", "guard"] = "acceptance"
+
+    def plain(self) -> VerifierSpec:
+        """Return the verifier as a job has it."""
+        return VerifierSpec.model_validate(self.model_dump(exclude={"role"}, exclude_unset=True))
+
+
+class ItemSpec(Value):
+    """One work item of a loop."""
+
+    id: ItemId
+    title: Text = ""
+    prompt: str = Field(min_length=1)
+    #: Items that must pass first.
+    depends_on: tuple[ItemId, ...] = Field(default=(), max_length=200)
+    verifiers: tuple[ItemVerifier, ...] = Field(min_length=1, max_length=50)
+    #: What a person would check; part of the prompt.
+    pass_criteria: tuple[Text, ...] = Field(default=(), max_length=100)
+    #: 1 is the most urgent.
+    priority: int = Field(default=5, ge=1, le=9)
+    #: Files that the item changes.
+    touches: tuple[Text, ...] = Field(default=(), max_length=200)
+    #: The item's own runner, instead of the loop's.
+    runner: RunnerSpec | None = None
+    workspace: Workspace | None = None
+    #: By default the name of the loop.
+    task_type: Name | None = None
+
+    @property
+    def label(self) -> str:
+        return self.title or self.id
+
+
+class SpecDocument(Value):
+    """A spec file: items in the order in which people read them."""
+
+    version: Literal[1] = 1
+    items: tuple[ItemSpec, ...] = Field(min_length=1, max_length=MOST_ITEMS)
+
+
+class LoopDocument(Value):
+    """A loop with its items: what the factory creates a loop from."""
+
+    loop: LoopConfig
+    items: tuple[ItemSpec, ...] = Field(min_length=1, max_length=MOST_ITEMS)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_patterns(cls, value: Any) -> Any:
+        """The files have been read: where they were says nothing about the loop."""
+        if isinstance(value, dict) and isinstance(value.get("loop"), dict):
+            return {**value, "loop": {k: v for k, v in value["loop"].items() if k != "specs"}}
+        return value
+
+
+def item_prompt(item: ItemSpec) -> str:
+    """Return what an item's first attempt asks: its prompt and its criteria."""
+    if not item.pass_criteria:
+        return item.prompt
+    criteria = "\n".join(f"- {each}" for each in item.pass_criteria)
+    return f"{item.prompt}\n\nThe work is done when all of this is true:\n{criteria}"
+
+
+def item_job(loop: LoopConfig, item: ItemSpec, *, labels: dict[str, str] | None = None) -> Job:
+    """Return the job that does an item. Raises ValueError if the item has no runner."""
+    runner = item.runner or loop.runner
+    if runner is None:
+        raise ValueError("no runner: name one in the item or in the loop")
+    return Job(
+        task_type=item.task_type or loop.name,
+        name=item.id,
+        prompt=item_prompt(item),
+        runner=runner,
+        verifiers=tuple(each.plain() for each in item.verifiers),
+        policy=PolicySpec(max_attempts=loop.max_attempts),
+        budget=loop.budget.item_budget(),
+        workspace=item.workspace or loop.workspace,
+        labels={**(labels or {}), "loop": loop.name, "item": item.id},
+    )
+
+
+def dependency_cycle(items: Sequence[ItemSpec]) -> tuple[str, ...]:
+    """Return the ids of a cycle of dependencies, the first one repeated at the end; or nothing."""
+    try:
+        TopologicalSorter({item.id: item.depends_on for item in items}).prepare()
+    except CycleError as error:
+        return tuple(reversed(error.args[1]))
+    return ()

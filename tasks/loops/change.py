@@ -1,0 +1,226 @@
+"""Change: create loops, move them between their states, and change, reset, skip and add items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from mulligan.policies.jobs.job import Job, Workspace
+from mulligan.policies.loops.budget import Resource, attempt_caps
+from mulligan.policies.loops.commands import (
+    NotPossible,
+    Verb,
+    add_items,
+    configure_loop,
+    item_problems,
+    move_loop,
+    reset_item,
+    skip_item,
+)
+from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
+from mulligan.policies.loops.spec import ItemSpec, ItemVerifier, LoopConfig, LoopDocument, item_job
+from mulligan.policies.problem import Problem
+from mulligan.tasks.jobs.validation_errors import problem_of
+from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, refuse
+from mulligan.tasks.ports.ledger import Caller, LoopReading, LoopWrite, Written
+
+#: Tries of one change while others write.
+_TRIES = 20
+#: Of the configuration, what may change while a loop exists.
+CHANGEABLE = frozenset(
+    {"priority", "weight", "concurrency", "max_attempts", "auto_heal", "on_blocked", "budget",
+     "runner"}
+)  # fmt: skip
+
+
+class NoSuchLoop(BadInput):
+    """There is no loop of this name, or the caller may not see it."""
+
+
+class LoopConflict(BadInput):
+    """The loop's state, its name or an idempotency key does not allow the change."""
+
+
+def check_loop(context: LoopContext, document: LoopDocument) -> list[Problem]:
+    """Return every problem of a loop that is well-formed."""
+    return [
+        *(Problem.at("items", text) for text in item_problems(document.items)),
+        *(
+            problem.below("items", index)
+            for index, item in enumerate(document.items)
+            for problem in check_item(context, document.loop, item)
+        ),
+    ]
+
+
+def check_item(context: LoopContext, config: LoopConfig, item: ItemSpec) -> list[Problem]:
+    """Return every reason not to accept an item: those of its job, and a cost that is unknown."""
+    try:
+        job = item_job(config, item)
+    except ValueError as error:
+        return [Problem.at("runner", str(error), "missing")]
+    found = context.intake.problems(job)
+    budget = config.budget
+    limits_money = any(
+        scope.money is not None for scope in (budget.attempt, budget.item, budget.loop, budget.day)
+    )
+    if limits_money and context.price(job.runner) is None:
+        name = job.runner.profile or job.runner.kind
+        message = f"the budget limits money, but {name} has no price: add it to [prices]"
+        found.append(Problem.at("runner", message, "missing"))
+    return found
+
+
+def create_loop(
+    context: LoopContext, document: LoopDocument, *, tenant: str = "", by: str
+) -> Written:
+    """Register a loop. Raises BadInput with every problem, or LoopConflict for a name in use."""
+    refuse(check_loop(context, document))
+    packed = LoopDocument(
+        loop=document.loop.model_copy(
+            update={"workspace": _packed(context, document.loop.workspace), "specs": ()}
+        ),
+        items=tuple(_complete(context, document.loop, item) for item in document.items),
+    )
+    caps = _caps(context, packed.loop, packed.items)
+    answer = context.ledger.create_loop(packed, caps=caps, tenant=tenant, by=by)
+    if answer == "conflict":
+        raise LoopConflict.at(
+            "name", f"{document.loop.name!r} is the name of another loop", "key_in_use"
+        )
+    if answer == "full":
+        raise LoopConflict("there are too many loops: delete some that have ended")
+    context.publish(answer.publish)
+    return answer
+
+
+def _caps(
+    context: LoopContext, config: LoopConfig, items: Sequence[ItemSpec]
+) -> dict[Resource, float]:
+    """Return the most that one attempt may use, by the most expensive runner."""
+    runners = {(item.runner or config.runner): None for item in items}
+    prices = [context.price(runner) for runner in runners if runner is not None]
+    known = [price for price in prices if price is not None]
+    price = max(known) if known and len(known) == len(prices) else None
+    return attempt_caps(config.budget, price=price)
+
+
+def _packed(context: LoopContext, workspace: Workspace | None) -> Workspace | None:
+    if workspace is None or workspace.snapshot is not None:
+        return workspace
+    return context.intake.snapshot(workspace)
+
+
+def _complete(context: LoopContext, config: LoopConfig, item: ItemSpec) -> ItemSpec:
+    """Add what an item only names: its workspace's snapshot, the schemas of models."""
+    job: Job = context.intake.complete(item_job(config, item))
+    verifiers = tuple(
+        ItemVerifier.model_validate({**plain.model_dump(exclude_unset=True), "role": own.role})
+        for own, plain in zip(item.verifiers, job.verifiers, strict=True)
+    )
+    workspace = _packed(context, item.workspace)
+    return item.model_copy(update={"verifiers": verifiers, "workspace": workspace})
+
+
+def move(context: LoopContext, name: str, verb: Verb, caller: Caller) -> LoopReading:
+    """Start, stop, pause or resume a loop."""
+    return _change(context, name, caller, lambda found, now: move_loop(found, verb, now=now))
+
+
+def reset(context: LoopContext, name: str, item: str, caller: Caller) -> LoopReading:
+    """Run an item again in a new context."""
+    return _change(context, name, caller, lambda found, now: reset_item(found, item, now=now))
+
+
+def skip(
+    context: LoopContext, name: str, item: str, caller: Caller, *, reason: str = ""
+) -> LoopReading:
+    """Leave an item out."""
+    return _change(
+        context, name, caller, lambda found, now: skip_item(found, item, reason=reason, now=now)
+    )
+
+
+def inject(
+    context: LoopContext, name: str, items: Sequence[ItemSpec], caller: Caller
+) -> LoopReading:
+    """Add items to a loop, also to one that is running or completed."""
+
+    def decide(found: LoopSnapshot, now: float) -> LoopChange:
+        problems = [
+            problem.below("items", index)
+            for index, item in enumerate(items)
+            for problem in check_item(context, found.config, item)
+        ]
+        refuse(problems)
+        complete = [_complete(context, found.config, item) for item in items]
+        return add_items(found, complete, now=now)
+
+    return _change(context, name, caller, decide)
+
+
+def configure(
+    context: LoopContext, name: str, values: dict[str, Any], caller: Caller
+) -> LoopReading:
+    """Change a loop's configuration. Raising a cap resumes a loop that had used it up."""
+    fixed = sorted(values.keys() - CHANGEABLE)
+    refuse(Problem.at(each, "cannot be changed", "not_allowed") for each in fixed)
+
+    def decide(found: LoopSnapshot, _now: float) -> LoopChange:
+        try:
+            change = configure_loop(found, values)
+        except ValidationError as error:
+            raise BadInput(*(problem_of(each, what="loop") for each in error.errors())) from None
+        if change.config is not None and found.specs:
+            refuse(check_item(context, change.config, found.specs[0]))
+            return replace(change, caps=_caps(context, change.config, found.specs))
+        return change
+
+    return _change(context, name, caller, decide)
+
+
+def delete(context: LoopContext, name: str, *, by: str) -> None:
+    """Forget a loop that does nothing. The jobs of its items are kept like others."""
+    answer = context.ledger.delete_loop(name, by=by)
+    if answer == "gone":
+        raise no_such_loop(name)
+    if answer == "held":
+        raise LoopConflict(f"the loop {name!r} has not ended: stop it first")
+
+
+def _change(
+    context: LoopContext,
+    name: str,
+    caller: Caller,
+    decide: Callable[[LoopSnapshot, float], LoopChange],
+) -> LoopReading:
+    """Decide and write, again if something changes in between. Return the loop before it."""
+    for _ in range(_TRIES):
+        reading = context.ledger.read_loop(name)
+        if reading is None:
+            raise no_such_loop(name)
+        made = context.ledger.change_made(name, caller)
+        if made == "seen":
+            return reading
+        if made == "conflict":
+            raise LoopConflict.at(
+                "idempotency_key", "was used for another change of this loop", "key_in_use"
+            )
+        try:
+            change = decide(reading.snapshot, context.ledger.now())
+        except NotPossible as error:
+            raise LoopConflict(str(error)) from None
+        write = LoopWrite(reading=reading, change=change, caller=caller)
+        written = context.ledger.write_loop(write)
+        if isinstance(written, Written):
+            context.publish(written.publish)
+            return reading
+    raise LedgerUnavailable(f"the loop {name!r} changes too often; try again")
+
+
+def no_such_loop(name: str) -> NoSuchLoop:
+    return NoSuchLoop.at("loop", f"there is no loop {name!r}", "unknown_name")

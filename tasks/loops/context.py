@@ -1,0 +1,28 @@
+"""The ports and limits for running loops, passed in by the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mulligan.policies.jobs.job import RunnerSpec
+from mulligan.tasks.jobs.submit import Intake
+from mulligan.tasks.ports.ledger import Ledger, Publication
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopContext:
+    """The ports of one process that plans or changes loops."""
+
+    ledger: Ledger
+    #: The rules for items, which are ordinary jobs, and what completes and packs them.
+    intake: Intake
+    publish: Callable[[Sequence[Publication]], None]
+    #: Returns the slots that all loops share, unless a person set another number in the ledger.
+    slots: Callable[[], int]
+    #: Returns the highest price of one token of a runner; None if it has no price.
+    price: Callable[[RunnerSpec], float | None]
+    #: The label that names a job's tenant.
+    tenant_label: str = "tenant"
+    #: Called at named steps, where crash tests kill a process.
+    step: Callable[[str, str], None] = lambda _name, _loop: None

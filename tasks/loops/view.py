@@ -1,0 +1,101 @@
+"""View: a loop as people, programs and agents see it, read from the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mulligan.policies.loops.loop import ItemRecord, LoopSnapshot
+from mulligan.policies.loops.spec import ItemSpec
+from mulligan.policies.loops.why import JobWaits, Reason, Surroundings, why_item, why_loop
+from mulligan.tasks.loops.change import no_such_loop
+from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.ledger import JobView, LiveItem, LoopReading
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopView:
+    """A loop with its items, its budget and who works on it."""
+
+    reading: LoopReading
+    #: The slots of all loops.
+    slots: int
+
+    @property
+    def snapshot(self) -> LoopSnapshot:
+        return self.reading.snapshot
+
+    @property
+    def surroundings(self) -> Surroundings:
+        fleet, name = self.reading.fleet, self.snapshot.loop.name
+        return Surroundings(
+            slots=self.slots,
+            live=len(fleet.live),
+            live_of_loop=sum(each.loop == name for each in fleet.live),
+            others=[d for d in fleet.demands if d.loop != name and d.candidates and d.room > 0],
+            budget=self.reading.budget,
+        )
+
+    @property
+    def holders(self) -> list[LiveItem]:
+        """Who works on its items now. It replaces the process id of a loop that is one process."""
+        name = self.snapshot.loop.name
+        return [each for each in self.reading.fleet.live if each.loop == name and each.renewed_at]
+
+    @property
+    def last_heartbeat(self) -> float | None:
+        """The newest sign of life: of a worker, else of the planner."""
+        beats = [each.renewed_at for each in self.holders if each.renewed_at is not None]
+        return max(beats, default=self.snapshot.loop.planned_at)
+
+
+def view_loop(context: LoopContext, name: str) -> LoopView:
+    """Read a loop. Raises NoSuchLoop."""
+    reading = context.ledger.read_loop(name)
+    if reading is None:
+        raise no_such_loop(name)
+    slots = context.slots() if reading.fleet.slots is None else reading.fleet.slots
+    return LoopView(reading=reading, slots=slots)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemView:
+    """One item: its spec, its state, the job of its last run and why it does not run."""
+
+    spec: ItemSpec
+    record: ItemRecord
+    job: JobView | None
+    why: Reason
+
+
+def view_item(context: LoopContext, name: str, item: str) -> ItemView:
+    """Read an item of a loop with its job. Raises NoSuchLoop or BadInput."""
+    view = view_loop(context, name)
+    spec, record = view.snapshot.spec(item), view.snapshot.record(item)
+    if spec is None:
+        raise BadInput.at("item", f"the loop {name!r} has no item {item!r}", "unknown_name")
+    job = context.ledger.job(record.job_id) if record.job_id else None
+    why = why_item(
+        view.snapshot, item, view.surroundings, _waits(view, item, job), context.ledger.now()
+    )
+    return ItemView(spec=spec, record=record, job=job, why=why)
+
+
+def why(context: LoopContext, name: str, item: str | None = None) -> Reason:
+    """Say why a loop or an item does not run, and what changes it."""
+    if item is not None:
+        return view_item(context, name, item).why
+    view = view_loop(context, name)
+    return why_loop(view.snapshot, view.surroundings, context.ledger.now())
+
+
+def _waits(view: LoopView, item: str, job: JobView | None) -> JobWaits:
+    worker = next((each.worker for each in view.holders if each.item == item), "")
+    if job is None or job.state != "waiting":
+        return JobWaits(worker=worker)
+    return JobWaits(
+        waiting_for=job.waiting_for or "",
+        behind=job.waiting_behind or "",
+        words=job.waits_for or "",
+        worker=worker,
+    )

@@ -1,0 +1,149 @@
+"""The part of the ledger for loops. One script reads a loop, one writes it by compare-and-swap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from mulligan.policies.jobs.job import Job
+from mulligan.policies.loops.admission import Admission, Admitted, Demand
+from mulligan.policies.loops.budget import BudgetState, Resource
+from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot
+from mulligan.policies.loops.spec import LoopDocument
+from mulligan.tasks.ports.ledger.entries import Publication
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveItem:
+    """An item that has a slot."""
+
+    loop: str
+    item: str
+    job_id: str
+    attempt: int = 1
+    #: Who claimed its attempt last, and when.
+    worker: str = ""
+    claimed_at: float | None = None
+    #: When its lease was last renewed; None if nobody holds it.
+    renewed_at: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopFleet:
+    """What all loops ask for, and the slots that they share."""
+
+    #: The slots in the fleet that a person set; None: those of the settings.
+    slots: int | None = None
+    live: Sequence[LiveItem] = ()
+    demands: Sequence[Demand] = ()
+    #: Where the line of each priority begins: see admission.py.
+    lines: Mapping[int, float] = field(default_factory=dict)
+    #: Raised by every admission.
+    epoch: str = "0"
+    #: The version of each loop that asks for something.
+    versions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopReading:
+    """A loop and the fleet around it, read in one step."""
+
+    snapshot: LoopSnapshot
+    fleet: LoopFleet
+    budget: BudgetState = field(default_factory=BudgetState)
+    #: Attempts whose usage is unknown, by resource.
+    unknown: Mapping[Resource, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemRun:
+    """The job of an admitted item, to be stored with its slot."""
+
+    #: The item as it was read.
+    record: ItemRecord
+    job_id: str
+    job: Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Who changes a loop, and the idempotency key of the change."""
+
+    by: str
+    key: str | None = None
+    #: Of the whole request: the same key with another request is refused.
+    digest: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopWrite:
+    """What to write about a loop, if nothing that it was made from has changed."""
+
+    reading: LoopReading
+    change: LoopChange
+    #: The items that get a slot, with the jobs of those that have none yet.
+    admission: Admission = field(default_factory=Admission)
+    runs: Mapping[Admitted, ItemRun] = field(default_factory=dict)
+    #: For the planner: the count of changes that it has seen, and when to plan again.
+    planned: int | None = None
+    wake_at: float | None = None
+    caller: Caller = field(default_factory=lambda: Caller(by="planner"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A write took effect. ``seen``: an earlier one with the same idempotency key did."""
+
+    status: Literal["written", "seen"] = "written"
+    publish: Sequence[Publication] = ()
+
+
+#: ``stale``: something changed meanwhile, so read and decide again. ``conflict``: the idempotency
+#: key was used for another change.
+WriteRefused = Literal["stale", "gone", "conflict"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopNote:
+    """One line of a loop's log."""
+
+    at: float
+    note: str
+    by: str
+
+
+class LoopLedger(Protocol):
+    """Registering, reading and changing loops."""
+
+    def create_loop(
+        self, document: LoopDocument, *, caps: Mapping[Resource, float], tenant: str, by: str
+    ) -> Written | Literal["conflict", "full"]:
+        """Register a loop. ``caps``: the most that one of its attempts may use.
+
+        ``seen``: the same one is registered already; ``conflict``: another one.
+        """
+
+    def read_loop(self, name: str) -> LoopReading | None:
+        """Read a loop and the fleet around it, in one step."""
+
+    def write_loop(self, write: LoopWrite) -> Written | WriteRefused:
+        """Write a plan, an admission or a person's change in one step."""
+
+    def change_made(self, name: str, caller: Caller) -> Literal["seen", "conflict"] | None:
+        """Return whether a change with this idempotency key was made, or another one."""
+
+    def delete_loop(self, name: str, *, by: str) -> Literal["deleted", "gone", "held"]:
+        """Forget a loop. ``held``: it is running or paused."""
+
+    def item_job_id(self, loop: LoopRecord, item: str, run: int) -> str:
+        """Return the id of the job of an item's run, the same each time."""
+
+    def loops(self) -> list[LoopRecord]:
+        """Return every loop, the newest first."""
+
+    def loop_log(self, name: str, *, limit: int = 100) -> list[LoopNote]:
+        """Return the loop's log, the newest line first."""
+
+    def set_loop_slots(self, slots: int | None) -> None:
+        """Set the slots that all loops share; None: those of the settings."""

@@ -1,0 +1,453 @@
+"""The ledger's contract: loops, their items and the slots that they share."""
+
+from __future__ import annotations
+
+import pytest
+from support.jobs import answer
+from support.ledger_scenario import Scenario, ScenarioMaker
+from support.loops import ADA, LoopScenario, document, hint, item
+from support.settlements import escalates, retries_immediately, succeeds
+
+from mulligan.tasks.loops import change
+from mulligan.tasks.loops.change import LoopConflict, NoSuchLoop
+from mulligan.tasks.loops.plan import decide
+from mulligan.tasks.ports.ledger import Caller, ClaimRefused, Entry, Written
+
+
+@pytest.fixture
+def loops(scenario: Scenario) -> LoopScenario:
+    return LoopScenario(scenario)
+
+
+def test_a_loop_runs_its_items_after_those_they_depend_on(loops: LoopScenario) -> None:
+    loops.create(item("a"), item("b", "a"), item("c", "a", "b"))
+    assert loops.admitted() == ["a"]
+    assert loops.states() == {"a": "running", "b": "pending", "c": "pending"}
+    loops.passes("a")
+    assert loops.admitted() == ["b"]
+    loops.passes("b")
+    assert loops.admitted() == ["c"]
+    loops.passes("c")
+    assert loops.plan().change.state == "completed"
+    assert loops.loop().state == "completed"
+    assert set(loops.states().values()) == {"passed"}
+
+
+def test_an_admitted_item_has_a_job_to_publish(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.published.clear()
+    loops.plan()
+    job_id = loops.item("a").job_id
+    assert [str(each.entry) for each in loops.published] == [f"a:{job_id}/1"]
+    view = loops.scenario.view(job_id)
+    assert (view.state, view.job.labels) == ("queued", {"loop": "alpha", "item": "a"})
+
+
+def test_settling_an_item_s_job_publishes_one_hint(loops: LoopScenario) -> None:
+    loops.create(item("a"), item("b"), item("c", "a", "b"))
+    loops.plan()
+    claims = [loops.claim("a"), loops.claim("b")]
+    for claim in claims:
+        loops.scenario.ledger.store_output(claim.lease, answer())
+    first = loops.settle(claims[0], succeeds(claims[0]))
+    assert loops.hints(first) == ["alpha"]
+    loops.scenario.ledger.stamp([hint()])
+    assert loops.hints(loops.settle(claims[1], succeeds(claims[1]))) == []
+    assert loops.loop().dirty > loops.loop().planned
+    assert loops.admitted() == ["c"]
+    assert loops.loop().dirty == loops.loop().planned
+
+
+def test_a_hint_stays_if_something_happens_while_the_planner_decides(loops: LoopScenario) -> None:
+    loops.create(item("a"), item("b", "a"))
+    loops.plan()
+    write = decide(loops.context, loops.read())
+    loops.passes("a")
+    written = loops.scenario.ledger.write_loop(write)
+    assert isinstance(written, Written)
+    assert loops.hints(written.publish) == ["alpha"]
+    assert loops.admitted() == ["b"]
+
+
+def test_a_plan_made_from_an_old_version_is_not_written(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    write = decide(loops.context, loops.read())
+    loops.move("pause")
+    assert loops.scenario.ledger.write_loop(write) == "stale"
+    assert loops.states() == {"a": "pending"}
+
+
+def test_two_planners_give_one_slot_once(loops: LoopScenario) -> None:
+    loops.slots = 1
+    loops.create(item("a"), name="alpha")
+    loops.create(item("b"), name="beta")
+    first, second = (decide(loops.context, loops.read(name)) for name in ("alpha", "beta"))
+    assert isinstance(loops.scenario.ledger.write_loop(first), Written)
+    assert loops.scenario.ledger.write_loop(second) == "stale"
+    loops.plan("beta")
+    assert len(loops.read().fleet.live) == 1
+
+
+def test_a_repeated_write_answers_the_same(loops: LoopScenario) -> None:
+    """The first answer may be lost on its way."""
+    loops.create(item("a"))
+    ledger = loops.scenario.ledger
+    write = decide(loops.context, loops.read())
+    token = ledger.new_token()
+    ledger.new_token = lambda: token
+    assert ledger.write_loop(write) == ledger.write_loop(write)
+    assert loops.item("a").runs == 1
+
+
+def test_a_lost_hint_is_found_by_the_sweep(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    ledger = loops.scenario.ledger
+    ledger.stamp([hint()])
+    loops.scenario.advance(61)
+    assert str(hint()) in loops.scenario.swept_entries("loop")
+
+
+def test_the_sweep_finds_a_loop_whose_hint_is_gone(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    prefix = loops.scenario.ledger.prefixes()[0]
+    for key in ("outbox", "outbox:entries"):
+        loops.scenario.ledger.calls.run("DEL", f"{prefix}{key}")
+    assert loops.scenario.swept_entries() == {str(hint())}
+
+
+# -- slots -----------------------------------------------------------------------------------------
+
+
+def test_a_mandatory_retry_keeps_its_item_s_slot(loops: LoopScenario) -> None:
+    loops.slots = 1
+    loops.create(item("a"), item("b"))
+    assert loops.admitted() == ["a"]
+    claim = loops.claim("a")
+    loops.scenario.ledger.store_output(claim.lease, answer())
+    loops.settle(claim, retries_immediately(claim))
+    assert loops.admitted() == []
+    loops.claim("a", 2)
+
+
+def test_an_item_has_its_slot_while_slow_verifiers_check_it(loops: LoopScenario) -> None:
+    loops.slots = 1
+    loops.create(item("a"), item("b"))
+    loops.plan()
+    claim = loops.claim("a")
+    loops.scenario.ledger.store_output(claim.lease, answer(), verifications=[0])
+    loops.scenario.expire_leases()
+    assert loops.admitted() == []
+
+
+def test_a_lost_worker_s_item_keeps_its_slot(loops: LoopScenario) -> None:
+    loops.slots = 1
+    loops.create(item("a"), item("b"))
+    loops.plan()
+    loops.claim("a")
+    assert f"a:{loops.item('a').job_id}/1" in loops.scenario.expire_leases()
+    assert loops.admitted() == []
+    loops.claim("a")
+
+
+def test_an_item_that_waits_for_something_else_leaves_its_slot(loops: LoopScenario) -> None:
+    loops.slots = 1
+    loops.create(item("a", task_type="slow"), item("b"))
+    loops.plan()
+    loops.scenario.ledger.pause("task_type:slow")
+    assert loops.refusal("a").reason == "paused"
+    assert loops.admitted() == ["b"]
+    loops.scenario.ledger.resume("task_type:slow")
+    assert f"a:{loops.item('a').job_id}/1" not in loops.scenario.swept_entries()
+    view = loops.scenario.view(loops.item("a").job_id)
+    assert (view.waiting_for, view.waiting_behind) == ("slot", "slot:items")
+    assert loops.admitted() == []
+    loops.passes("b")
+    assert loops.admitted() == ["a"]
+    loops.claim("a")
+
+
+def test_concurrency_limits_one_loop(loops: LoopScenario) -> None:
+    loops.create(item("a"), item("b"), item("c"), concurrency=2)
+    assert loops.admitted() == ["a", "b"]
+    loops.passes("a")
+    assert loops.admitted() == ["c"]
+
+
+def test_a_freed_slot_goes_to_another_loop(loops: LoopScenario) -> None:
+    loops.slots = 1
+    loops.create(item("a"), name="alpha")
+    loops.plan("alpha")
+    loops.create(item("b"), name="beta")
+    assert loops.admitted("beta") == []
+    loops.passes("a")
+    assert loops.admitted("alpha") == ["b"]
+    assert loops.item("b", "beta").state == "running"
+
+
+def test_slots_set_by_a_person_win(loops: LoopScenario) -> None:
+    loops.slots = 1
+    loops.create(item("a"), item("b"), item("c"))
+    loops.scenario.ledger.set_loop_slots(2)
+    assert loops.admitted() == ["a", "b"]
+    loops.scenario.ledger.set_loop_slots(None)
+    loops.passes("a")
+    assert loops.admitted() == []
+
+
+# -- failures --------------------------------------------------------------------------------------
+
+
+def test_a_failed_item_blocks_what_depends_on_it(loops: LoopScenario) -> None:
+    loops.create(item("a"), item("b", "a"), item("c", "b"))
+    loops.plan()
+    loops.fails("a", "max_attempts")
+    loops.plan()
+    assert loops.states() == {"a": "failed", "b": "blocked", "c": "blocked"}
+    assert loops.item("c").reason == "a failed"
+    assert (loops.loop().state, loops.loop().reason) == ("blocked", "a failed")
+
+
+def test_items_go_on_without_a_failed_one_if_the_loop_says_so(loops: LoopScenario) -> None:
+    loops.create(item("a"), item("b", "a"), on_blocked="continue")
+    loops.plan()
+    loops.fails("a")
+    assert loops.admitted() == ["b"]
+    loops.passes("b")
+    loops.plan()
+    assert (loops.loop().state, loops.loop().reason) == ("blocked", "a failed")
+
+
+def test_lost_workers_quarantine_an_item(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.plan()
+    for _ in range(loops.scenario.settings.max_claims):
+        loops.claim("a")
+        loops.scenario.expire_leases()
+    assert loops.refusal("a").detail == "worker_lost"
+    assert (loops.item("a").state, loops.item("a").reason) == ("quarantined", "worker_lost")
+
+
+def test_a_reset_item_runs_again_in_a_new_context(loops: LoopScenario) -> None:
+    loops.create(item("a"), item("b", "a"))
+    loops.plan()
+    loops.fails("a")
+    loops.plan()
+    first = loops.item("a").job_id
+    change.reset(loops.context, "alpha", "a", ADA)
+    assert loops.admitted() == ["a"]
+    assert loops.states() == {"a": "running", "b": "pending"}
+    assert loops.item("a").job_id != first
+    assert loops.claim("a").memory.count("json_invalid|$") == 0
+    (escalation,) = loops.scenario.ledger.escalations(only_open=False)
+    assert (escalation.state, escalation.ended_by) == ("resolved", "ada")
+
+
+def test_a_run_after_another_remembers_its_failures(loops: LoopScenario) -> None:
+    """The memory belongs to the item, also when its job is requeued or the loop was stopped."""
+    loops.create(item("a"))
+    loops.plan()
+    claim = loops.claim("a")
+    loops.scenario.ledger.store_output(claim.lease, answer())
+    loops.settle(claim, retries_immediately(claim))
+    loops.move("stop")
+    loops.move("start")
+    assert loops.admitted() == ["a"]
+    assert loops.claim("a").memory.count("json_invalid|$") == 1
+
+
+def test_skipping_an_item_lets_the_others_go_on(loops: LoopScenario) -> None:
+    loops.create(item("a"), item("b", "a"))
+    loops.plan()
+    loops.fails("a")
+    change.skip(loops.context, "alpha", "a", ADA, reason="not needed")
+    assert loops.admitted() == ["b"]
+    loops.passes("b")
+    loops.plan()
+    assert loops.loop().state == "completed"
+    assert loops.item("a").reason == "not needed"
+
+
+def test_requeueing_the_escalated_job_of_an_item_resumes_the_item(loops: LoopScenario) -> None:
+    loops.slots = 1
+    loops.create(item("a"), item("b"))
+    loops.plan()
+    loops.fails("a")
+    assert loops.admitted() == ["b"]
+    job_id = loops.item("a").job_id
+    loops.scenario.end(f"{job_id}:1", "requeued")
+    assert loops.item("a").state == "running"
+    assert loops.admitted() == []  # it waits for the slot of b
+    loops.passes("b")
+    assert loops.admitted() == ["a"]
+    assert loops.claim("a", 2).memory.count("json_invalid|$") == 0
+
+
+def test_the_job_of_an_earlier_run_cannot_be_requeued(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.plan()
+    loops.fails("a")
+    job_id = loops.item("a").job_id
+    change.skip(loops.context, "alpha", "a", ADA)
+    change.reset(loops.context, "alpha", "a", ADA)
+    refused = loops.scenario.ledger.end_escalation(f"{job_id}:1", how="requeued", by="ada")
+    assert isinstance(refused, ClaimRefused)
+    assert loops.item("a").state == "pending"
+
+
+# -- pausing and stopping --------------------------------------------------------------------------
+
+
+def test_a_paused_loop_finishes_what_runs_and_starts_nothing(loops: LoopScenario) -> None:
+    loops.create(item("a"), item("b", "a"))
+    loops.plan()
+    claim = loops.claim("a")
+    loops.move("pause")
+    loops.scenario.ledger.store_output(claim.lease, answer())
+    loops.settle(claim, retries_immediately(claim))
+    assert loops.admitted() == []
+    assert loops.refusal("a", 2).reason == "paused"
+    view = loops.scenario.view(loops.item("a").job_id)
+    assert (view.state, view.waiting_for, view.waiting_behind) == ("waiting", "pause", "loop:alpha")
+    loops.move("resume")
+    assert loops.admitted() == ["a"]
+    loops.claim("a", 2)
+
+
+def test_the_time_in_a_pause_does_not_count_against_the_deadline(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.plan()
+    claim = loops.claim("a")
+    loops.move("pause")
+    loops.scenario.ledger.store_output(claim.lease, answer())
+    loops.settle(claim, retries_immediately(claim))
+    loops.scenario.advance(3 * 86400)
+    loops.scenario.sweep()
+    assert loops.item("a").state == "running"
+    loops.move("resume")
+    assert loops.admitted() == ["a"]
+    loops.claim("a", 2)
+
+
+def test_stopping_cancels_what_runs_and_starting_runs_it_again(loops: LoopScenario) -> None:
+    loops.slots = 1
+    loops.create(item("a"))
+    loops.plan()
+    claim = loops.claim("a")
+    loops.move("stop")
+    assert loops.scenario.view(claim.job_id).state == "cancelled"
+    assert loops.scenario.ledger.renew([claim.lease]) == {claim.lease.entry}
+    loops.move("start")
+    assert loops.admitted() == []  # the worker may still run it
+    loops.scenario.expire_leases()
+    assert loops.admitted() == ["a"]
+    assert loops.item("a").runs == 2
+
+
+def test_cancelling_the_job_of_an_item_fails_the_item(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.plan()
+    loops.scenario.ledger.cancel(loops.item("a").job_id)
+    assert (loops.item("a").state, loops.item("a").reason) == ("failed", "cancelled")
+
+
+# -- the registry ----------------------------------------------------------------------------------
+
+
+def test_creating_the_same_loop_twice_is_one_loop(loops: LoopScenario) -> None:
+    made = document(item("a"))
+    assert change.create_loop(loops.context, made, by="ada").status == "written"
+    assert change.create_loop(loops.context, made, by="ada").status == "seen"
+    with pytest.raises(LoopConflict, match="another loop"):
+        change.create_loop(loops.context, document(item("b")), by="ada")
+    assert [loop.name for loop in loops.scenario.ledger.loops()] == ["alpha"]
+
+
+def test_items_can_be_added_to_a_completed_loop(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.plan()
+    loops.passes("a")
+    loops.plan()
+    change.inject(loops.context, "alpha", document(item("b", "a")).items, ADA)
+    assert loops.admitted() == ["b"]
+    assert loops.loop().state == "running"
+    with pytest.raises(LoopConflict, match="occurs twice"):
+        change.inject(loops.context, "alpha", document(item("b")).items, ADA)
+
+
+def test_a_change_with_an_idempotency_key_is_made_once(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.plan()
+    loops.fails("a")
+    caller = Caller(by="ada", key="k1", digest="reset a")
+    change.reset(loops.context, "alpha", "a", caller)
+    loops.plan()
+    loops.fails("a")
+    change.reset(loops.context, "alpha", "a", caller)
+    assert loops.item("a").state == "failed"
+    with pytest.raises(LoopConflict, match="idempotency_key"):
+        change.skip(loops.context, "alpha", "a", Caller(by="ada", key="k1", digest="skip a"))
+
+
+def test_a_loop_that_has_not_ended_cannot_be_deleted(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.plan()
+    with pytest.raises(LoopConflict, match="stop it first"):
+        change.delete(loops.context, "alpha", by="ada")
+    loops.move("stop")
+    change.delete(loops.context, "alpha", by="ada")
+    with pytest.raises(NoSuchLoop):
+        change.delete(loops.context, "alpha", by="ada")
+    prefix = loops.scenario.ledger.prefixes()[0]
+    assert loops.scenario.ledger.calls.run("KEYS", f"{prefix}loop:*") == []
+
+
+def test_another_loop_of_the_name_has_other_jobs(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.plan()
+    first = loops.item("a").job_id
+    loops.move("stop")
+    change.delete(loops.context, "alpha", by="ada")
+    loops.create(item("a"))
+    loops.plan()
+    assert loops.item("a").job_id != first
+
+
+def test_a_record_of_an_item_is_small(loops: LoopScenario) -> None:
+    name = "x" * 80
+    loops.create(item(name))
+    loops.plan()
+    claim = loops.claim(name)
+    loops.settle(claim, escalates(claim, "r" * 500))
+    assert len(str(loops.item(name)).encode()) <= 200
+
+
+def test_loops_live_in_the_first_partition(new_scenario: ScenarioMaker) -> None:
+    loops = LoopScenario(new_scenario(partitions=3))
+    loops.create(*(item(f"i{n}") for n in range(8)))
+    loops.plan()
+    jobs = [record.job_id for record in loops.read().snapshot.items.values()]
+    assert {job_id.partition("-")[0] for job_id in jobs} == {"p00"}
+    for n in range(8):
+        loops.passes(f"i{n}")
+    loops.plan()
+    assert loops.loop().state == "completed"
+
+
+def test_the_log_says_why_an_item_got_its_slot(loops: LoopScenario) -> None:
+    loops.slots = 1
+    loops.create(item("a"), name="alpha", priority=1)
+    loops.create(item("b"), name="beta", priority=5)
+    loops.plan("beta")
+    notes = [note.note for note in loops.scenario.ledger.loop_log("beta")]
+    assert notes[0] == "b got a slot: no other loop waits"
+    loops.plan("alpha")
+    loops.passes("b", name="beta")
+    loops.create(item("c"), name="gamma", priority=5)
+    loops.plan("gamma")
+    notes = [note.note for note in loops.scenario.ledger.loop_log("alpha")]
+    assert notes[0] == "a got a slot: priority 1 before gamma with 5"
+
+
+def test_an_entry_of_a_loop_is_read_as_it_is_written() -> None:
+    assert Entry.parse(str(hint("a.b-c"))) == hint("a.b-c")
+    assert hint("a.b-c").loop == "a.b-c"

@@ -1,0 +1,257 @@
+"""Loops on Redis. Loops and the jobs of their items live in the first partition."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from mulligan.policies.loops.budget import Resource
+from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot
+from mulligan.policies.loops.spec import ItemSpec, LoopDocument
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.ledger import (
+    Caller,
+    ItemRun,
+    LoopNote,
+    LoopReading,
+    LoopWrite,
+    Submission,
+    WriteRefused,
+    Written,
+)
+from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.accept_steps import AcceptSteps
+from mulligan.workers.ledger.stored import job_ids, loop_rows, rows
+from mulligan.workers.ledger.stored.digests import digest
+from mulligan.workers.ledger.stored.stored_bodies import read_record, read_records
+
+#: Loops in one ledger, and bytes of one loop's items.
+MOST_LOOPS = 1000
+MOST_SPEC_BYTES = 20_000_000
+#: Candidates of each loop that one admission looks at; slots are fewer.
+_CANDIDATES = 100
+#: Items of how many loops a process keeps parsed.
+_CACHED = 64
+
+
+class LoopSteps(AcceptSteps):
+    """See tasks.ports.ledger for the methods' contracts."""
+
+    def create_loop(
+        self, document: LoopDocument, *, caps: Mapping[Resource, float], tenant: str, by: str
+    ) -> Written | Literal["conflict", "full"]:
+        spec, address = self._packed(document.items)
+        config = document.loop
+        fields = {**loop_rows.config_fields(config), "spec": address, "tenant": tenant}
+        answer = self.calls.one(
+            "create_loop",
+            self._loops_prefix,
+            loop=config.name,
+            digest=digest({"loop": config.model_dump_json(), "items": address, "tenant": tenant}),
+            uid=secrets.token_hex(8),
+            fields={name: value for name, value in fields.items() if value != ""},
+            limits=loop_rows.limit_fields(config.budget, caps),
+            items={item.id: str(ItemRecord(since=self.now())) for item in document.items},
+            spec=spec,
+            most=MOST_LOOPS,
+            note="created",
+            by=by,
+        )
+        match answer:
+            case ["created", text]:
+                return Written(publish=rows.publications(text))
+            case ["seen"]:
+                return Written(status="seen")
+            case ["full"]:
+                return "full"
+        return "conflict"
+
+    def read_loop(self, name: str) -> LoopReading | None:
+        row, items, limits, spent, reserved, fleet = self.calls.one(
+            "read_loop", self._loops_prefix, loop=name, fleet=True, most=_CANDIDATES
+        )
+        if not row:
+            return None
+        loop = self._read_row(name, rows.fields(row))
+        specs = self._specs_of(loop)
+        if specs is None:
+            return self.read_loop(name)  # items were added between the two reads
+        now = self.now()
+        budget = loop_rows.read_budget(limits, spent, reserved, now=now)
+        return LoopReading(
+            snapshot=LoopSnapshot(
+                loop=loop,
+                specs=specs,
+                items=read_record(
+                    keys.loop_part(self._loops_prefix, name, "items"),
+                    lambda: {k: ItemRecord.parse(v) for k, v in rows.fields(items).items()},
+                ),
+                used=budget.used,
+            ),
+            fleet=loop_rows.read_fleet(fleet, now=now, lease=self._settings.lease),
+            budget=budget,
+            unknown=loop_rows.read_unknown(rows.fields(spent)),
+        )
+
+    def write_loop(self, write: LoopWrite) -> Written | WriteRefused:
+        snapshot, fleet = write.reading.snapshot, write.reading.fleet
+        loop, name = snapshot.loop, snapshot.loop.name
+        admitted = write.admission.admitted
+        expect = {each.loop: fleet.versions[each.loop] for each in admitted if each.loop != name}
+        changes = {} if write.change.empty else {name: self._change(snapshot, write.change)}
+        answer = self.calls.one(
+            "write_loop",
+            self._loops_prefix,
+            loop=name,
+            token=self.new_token(),
+            by=write.caller.by,
+            key=digest({"key": write.caller.key}) if write.caller.key else None,
+            digest=write.caller.digest,
+            expect={**expect, name: loop.version},
+            changes=changes,
+            epoch=fleet.epoch,
+            lines={str(priority): at for priority, at in write.admission.lines.items()},
+            admit=self._admissions(write),
+            planned=write.planned,
+            wake_ms=None if write.wake_at is None else write.wake_at * 1000,
+        )
+        if answer[0] in ("stale", "gone", "conflict"):
+            refused: WriteRefused = answer[0]
+            return refused
+        if answer[0] == "seen":
+            return Written(status="seen")
+        return Written(publish=rows.publications(answer[1]))
+
+    def change_made(self, name: str, caller: Caller) -> Literal["seen", "conflict"] | None:
+        if caller.key is None:
+            return None
+        part = f"key:{digest({'key': caller.key})}"
+        found = self.calls.run("GET", keys.loop_part(self._loops_prefix, name, part))
+        return None if found is None else "seen" if found == caller.digest else "conflict"
+
+    def delete_loop(self, name: str, *, by: str) -> Literal["deleted", "gone", "held"]:
+        answer: Literal["deleted", "gone", "held"]
+        answer = self.calls.one("delete_loop", self._loops_prefix, loop=name, by=by)[0]
+        return answer
+
+    def loops(self) -> list[LoopRecord]:
+        names = self.calls.run("ZREVRANGE", keys.loops(self._loops_prefix), 0, -1)
+        places = [keys.loop(self._loops_prefix, name) for name in names]
+        found = zip(places, names, self.calls.records(places), strict=True)
+        return read_records(
+            (place, partial(loop_rows.read_loop, name, row)) for place, name, row in found if row
+        )
+
+    def loop_log(self, name: str, *, limit: int = 100) -> list[LoopNote]:
+        key = keys.loop_part(self._loops_prefix, name, "log")
+        lines = self.calls.run("LRANGE", key, 0, limit - 1)
+        return [LoopNote(**json.loads(line)) for line in lines]
+
+    def set_loop_slots(self, slots: int | None) -> None:
+        key = keys.loop_slots(self._loops_prefix)
+        if slots is None:
+            self.calls.run("DEL", key)
+        else:
+            self.calls.run("SET", key, slots)
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    @property
+    def _loops_prefix(self) -> str:
+        return keys.partition_prefixes(self._settings.key_prefix, 1)[0]
+
+    def _change(self, snapshot: LoopSnapshot, change: LoopChange) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        request: dict[str, Any] = {
+            "state": change.state,
+            "note": change.note,
+            "cancel": list(change.cancel),
+            "forget": {item: snapshot.record(item).job_id for item in change.forget},
+            "items": self._item_changes(snapshot, change),
+        }
+        if change.state is not None:
+            fields |= {"reason": change.reason, "paused_by": change.paused_by}
+        if change.config is not None:
+            fields |= loop_rows.config_fields(change.config)
+            request["limits"] = loop_rows.limit_fields(change.config.budget, change.caps or {})
+            if change.config.priority != snapshot.config.priority:
+                fields["share"] = 0  # its place on another line begins where that line begins
+        if change.specs is not None:
+            request["spec"], fields["spec"] = self._packed(change.specs)
+        return {**request, "fields": fields}
+
+    def _item_changes(self, snapshot: LoopSnapshot, change: LoopChange) -> dict[str, list[Any]]:
+        specs = {spec.id: spec for spec in change.specs or snapshot.specs}
+        return {
+            item: [
+                str(snapshot.items[item]) if item in snapshot.items else "",
+                str(record),
+                loop_rows.ready_score(specs[item], record),
+            ]
+            for item, record in change.items.items()
+        }
+
+    def _admissions(self, write: LoopWrite) -> list[dict[str, Any]]:
+        requests = []
+        places = dict(write.admission.shares)
+        for each in write.admission.admitted:
+            run = write.runs.get(each)
+            request: dict[str, Any] = {
+                "loop": each.loop,
+                "item": each.candidate.item,
+                "because": each.because,
+                "share": places[each.loop],
+                "id": run.job_id if run else each.candidate.job_id,
+            }
+            if run is not None:
+                started = run.record.started(run.job_id, now=self.now())
+                request |= {"old": str(run.record), "new": str(started)}
+                request["job"] = self._item_job(each.loop, each.candidate.item, run)
+            requests.append(request)
+        return requests
+
+    def _item_job(self, loop: str, item: str, run: ItemRun) -> dict[str, Any]:
+        return {
+            **self._accept_request(Submission(id=run.job_id, job=run.job)),
+            "pool": "agent",
+            "of_loop": loop,
+            "item": item,
+            "memory": f"memory:item:{loop}/{item}",
+        }
+
+    # -- items ------------------------------------------------------------------------------------
+
+    def _packed(self, specs: Sequence[ItemSpec]) -> tuple[str, str]:
+        """Return the stored text of a loop's items and its address."""
+        text = loop_rows.spec_text(specs)
+        if len(text.encode()) > MOST_SPEC_BYTES:
+            size = f"{len(text.encode()):,} bytes are over the cap of {MOST_SPEC_BYTES:,}"
+            raise BadInput.at("items", size, "too_long")
+        return text, hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def _specs_of(self, loop: LoopRecord) -> tuple[ItemSpec, ...] | None:
+        """Return a loop's items; None if they were replaced meanwhile."""
+        cache = self.__dict__.setdefault("_specs", {})
+        if loop.spec not in cache:
+            key = keys.loop_part(self._loops_prefix, loop.name, "spec")
+            text = self.calls.run("GET", key) or ""
+            if hashlib.sha256(text.encode()).hexdigest()[:32] != loop.spec:
+                return None
+            while len(cache) >= _CACHED:
+                cache.pop(next(iter(cache)), None)
+            cache[loop.spec] = read_record(key, lambda: loop_rows.read_specs(text))
+        found: tuple[ItemSpec, ...] = cache[loop.spec]
+        return found
+
+    def _read_row(self, name: str, row: dict[str, str]) -> LoopRecord:
+        return read_record(
+            keys.loop(self._loops_prefix, name), lambda: loop_rows.read_loop(name, row)
+        )
+
+    def item_job_id(self, loop: LoopRecord, item: str, run: int) -> str:
+        """Return the id of the job of an item's run."""
+        return job_ids.item_job_id(loop.uid, item, run)

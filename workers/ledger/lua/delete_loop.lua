@@ -1,0 +1,15 @@
+-- Forget a loop that does nothing. The jobs of its items stay as long as other jobs do.
+local key = loop_key(R.loop)
+local state = redis.call('HGET', key, 'state')
+if not state then return { 'gone' } end
+if state == 'running' or state == 'paused' then return { 'held', state } end
+for _, part in ipairs({ 'items', 'limits', 'spent', 'reserved', 'ready', 'log', 'spec' }) do
+  redis.call('DEL', loop_key(R.loop, part))
+end
+local tenant = redis.call('HGET', key, 'tenant')
+redis.call('DEL', key)
+redis.call('ZREM', P .. 'loops', R.loop)
+redis.call('SREM', P .. 'loops:active', R.loop)
+drop_entry(loop_entry(R.loop))
+event('loop', '', { loop = R.loop, state = 'deleted', by = R.by, tenant = tenant or nil })
+return { 'deleted' }

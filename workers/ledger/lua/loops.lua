@@ -1,0 +1,261 @@
+-- Shared by the scripts, after gate.lua: loops, the slots of their items, and their budgets. Loops
+-- and the jobs of their items live in the first partition. A job of an item has the fields `of_loop` and
+-- `item`.
+
+local function loop_key(loop, part) return P .. 'loop:' .. loop .. (part and ':' .. part or '') end
+local function loop_entry(loop) return 'l:p00-' .. loop .. '/1' end
+local function loop_of(entry) return string.match(entry, '^l:p00%-(.*)/1$') end
+
+-- A hint that was published before this time may be lost with its worker.
+local HINT_MS = 5000
+-- Says that a loop must be planned. There is one hint per loop: one that is under way is enough,
+-- because the planner compares `dirty` with what it has read.
+local function touch_loop(loop)
+  local key = loop_key(loop)
+  if redis.call('HEXISTS', key, 'state') == 0 then return end
+  redis.call('HINCRBY', key, 'dirty', 1)
+  local entry = loop_entry(loop)
+  local e = read_entry(entry)
+  if e and (e.published == 0 or e.published > NOW - HINT_MS) then return end
+  hand_out(entry, 'loop', 5)
+  RELEASED[#RELEASED + 1] = publication(entry, { queue = 'loop', priority = 5 })
+end
+
+-- -- items and their slots ------------------------------------------------------------------------
+
+-- An item's record is `state|since|runs|job|reason`: see policies/loops/loop.py.
+local function read_item(loop, item)
+  local text = redis.call('HGET', loop_key(loop, 'items'), item)
+  local state, since, runs, job, reason = string.match(text or '', '^(.-)|(.-)|(.-)|(.-)|(.*)$')
+  return state and { state = state, since = since, runs = runs, job = job, reason = reason }
+end
+
+local function move_item(loop, item, record, state, reason)
+  redis.call('HSET', loop_key(loop, 'items'), item, table.concat({ state, string.format('%.0f', NOW),
+    record.runs, record.job, string.sub(string.gsub(reason, '|', '/'), 1, 60) }, '|'))
+end
+
+-- An item takes its slot when it is admitted, and keeps it until its job ends or waits for something
+-- else than a worker. A cancelled attempt has it as long as its worker may still run it.
+local function leave_slot(id, loop)
+  if redis.call('ZREM', P .. 'loops:live', id) == 1 then touch_loop(loop) end
+end
+
+-- An item that waits for anything else than a worker leaves its slot and what it had reserved to
+-- others. The time behind a reason of its loop does not count against its deadline.
+local function park_item(entry, id, behind)
+  local loop = redis.call('HGET', job_key(id), 'of_loop')
+  if not loop then return end
+  redis.call('HDEL', loop_key(loop, 'reserved'), entry)
+  if is_of_loop(behind) then redis.call('HSET', job_key(id), 'parked_at', stamp(NOW)) end
+  leave_slot(id, loop)
+  if behind == 'slot:items' then touch_loop(loop) end
+end
+
+local function go_on(id)
+  local job = redis.call('HMGET', job_key(id), 'parked_at', 'deadline_at')
+  if not job[1] or job[1] == '' then return end
+  redis.call('HSET', job_key(id), 'parked_at', '',
+    'deadline_at', stamp(tonumber(job[2]) + NOW - tonumber(job[1])))
+end
+
+local ITEM_STATES = { succeeded = 'passed', escalated = 'failed', cancelled = 'failed' }
+-- The end of a job is the end of its item's run, unless the item has moved on without it.
+local function end_item(id, n, loop, item, state, reason)
+  local record = read_item(loop, item)
+  if record and record.job == id and record.state == 'running' then
+    local ended = reason == 'worker_lost' and 'quarantined' or ITEM_STATES[state]
+    move_item(loop, item, record, ended, state == 'succeeded' and '' or reason or state)
+    event('item', id, { loop = loop, item = item, state = ended, reason = reason or nil })
+  end
+  if not redis.call('ZSCORE', P .. 'leases', attempt_entry(id, n)) then
+    redis.call('HDEL', loop_key(loop, 'reserved'), attempt_entry(id, n))
+    redis.call('ZREM', P .. 'loops:live', id)
+  end
+  touch_loop(loop)
+end
+
+-- A person requeues the job of an item: the item goes on, and waits for a slot. Returns false if the
+-- item has moved on.
+local function resume_item(id, loop, item)
+  local record = read_item(loop, item)
+  if not record or record.job ~= id then return false end
+  move_item(loop, item, record, 'running', '')
+  event('item', id, { loop = loop, item = item, state = 'running' })
+  touch_loop(loop)
+  return true
+end
+
+-- -- budgets --------------------------------------------------------------------------------------
+
+local RESOURCES = { 'tokens', 'money', 'seconds' }
+local SCOPES = { 'loop', 'day' }
+local function today() return int(math.floor(NOW / 86400000)) end
+
+-- Reads `tokens|money|seconds`; what is missing is unknown.
+local function read_amounts(text)
+  local tokens, money, seconds = string.match(text or '', '^(.-)|(.-)|(.*)$')
+  return { tokens = tonumber(tokens or ''), money = tonumber(money or ''), seconds = tonumber(seconds or '') }
+end
+local function write_amounts(amounts)
+  local parts = {}
+  for i, name in ipairs(RESOURCES) do
+    parts[i] = amounts[name] and string.format('%.17g', amounts[name]) or ''
+  end
+  return table.concat(parts, '|')
+end
+
+-- Returns the limits that attempts share, as { scope, resource, limit, used }; nil without any. And the
+-- most that one attempt may use.
+local function shared_limits(loop)
+  local names = {}
+  for _, scope in ipairs(SCOPES) do
+    for _, resource in ipairs(RESOURCES) do names[#names + 1] = scope .. ':' .. resource end
+  end
+  names[#names + 1] = 'attempt'
+  local limits = redis.call('HMGET', loop_key(loop, 'limits'), unpack(names))
+  local caps = read_amounts(limits[#names])
+  names[#names] = nil
+  local spent = redis.call('HMGET', loop_key(loop, 'spent'), 'day', unpack(names))
+  local found = {}
+  for i, name in ipairs(names) do
+    local scope, resource = string.match(name, '^(%a+):(%a+)$')
+    local counts = scope == 'loop' or spent[1] == today()
+    if limits[i] then
+      found[#found + 1] = { scope = scope, resource = resource, limit = tonumber(limits[i]),
+        used = counts and tonumber(spent[i + 1] or '0') or 0 }
+    end
+  end
+  return #found > 0 and found or nil, caps
+end
+
+-- Returns what is left of each limited resource for an attempt, its caps, and whether others have
+-- reserved something.
+local function budget_rest(loop, entry)
+  local limits, caps = shared_limits(loop)
+  local reserved, others, rest = {}, false, {}
+  if not limits then return rest, caps, false end
+  local all = redis.call('HGETALL', loop_key(loop, 'reserved'))
+  for i = 1, #all, 2 do
+    if all[i] ~= entry then
+      others = true
+      for name, amount in pairs(read_amounts(all[i + 1])) do
+        reserved[name] = (reserved[name] or 0) + amount
+      end
+    end
+  end
+  for _, each in ipairs(limits) do
+    local left = each.limit - each.used - (reserved[each.resource] or 0)
+    rest[each.resource] = math.min(rest[each.resource] or math.huge, left)
+  end
+  return rest, caps, others
+end
+
+-- Whether an attempt may start. One whose cap does not fit waits for others to give back what they do
+-- not use; alone, it takes what is left.
+local function can_spend(loop, entry)
+  local rest, caps, others = budget_rest(loop, entry)
+  for name, left in pairs(rest) do
+    if left <= 0 or (others and caps[name] and left < caps[name]) then return false end
+  end
+  return true
+end
+
+-- Reserves what an attempt may use at most and returns it; nil if nothing limits it.
+local function reserve_budget(loop, entry)
+  local rest, amounts = budget_rest(loop, entry)
+  for name, left in pairs(rest) do amounts[name] = math.min(amounts[name] or left, left) end
+  if not next(amounts) then return nil end
+  local text = write_amounts(amounts)
+  redis.call('HSET', loop_key(loop, 'reserved'), entry, text)
+  return text
+end
+
+-- Warns once when a limit is used up by half, by four fifths, and whole. The planner then pauses it.
+local function warn_of_budget(loop)
+  for _, each in ipairs(shared_limits(loop) or {}) do
+    local name = each.scope .. ':' .. each.resource
+    local percent = 100 * each.used / each.limit
+    local level = percent >= 100 and 100 or percent >= 80 and 80 or percent >= 50 and 50 or 0
+    local field = 'warned:' .. name .. (each.scope == 'day' and ':' .. today() or '')
+    local before = tonumber(redis.call('HGET', loop_key(loop, 'spent'), field) or '0')
+    if level ~= before then redis.call('HSET', loop_key(loop, 'spent'), field, level) end
+    if level > before then
+      event('loop', '', { loop = loop, budget = name, percent = level, used = each.used,
+        limit = each.limit, tenant = redis.call('HGET', loop_key(loop), 'tenant') or nil })
+    end
+    if level == 100 then touch_loop(loop) end
+  end
+end
+
+-- Charges a loop with what an attempt used and gives the rest of its reservation back. Unknown usage
+-- is never 0: then all that was reserved counts.
+local function charge(loop, entry, used)
+  local spent, kept = loop_key(loop, 'spent'), redis.call('HGET', loop_key(loop, 'reserved'), entry)
+  local reserved = read_amounts(kept)
+  redis.call('HDEL', loop_key(loop, 'reserved'), entry)
+  if redis.call('HGET', spent, 'day') ~= today() then
+    redis.call('HDEL', spent, 'day:tokens', 'day:money', 'day:seconds')
+    redis.call('HSET', spent, 'day', today())
+  end
+  for _, name in ipairs(RESOURCES) do
+    local amount = used[name] or reserved[name]
+    if not used[name] then redis.call('HINCRBY', spent, 'unknown:' .. name, 1) end
+    if amount and amount > 0 then
+      for _, scope in ipairs(SCOPES) do
+        redis.call('HINCRBYFLOAT', spent, scope .. ':' .. name, string.format('%.17g', amount))
+      end
+    end
+  end
+  warn_of_budget(loop)
+  if kept then touch_loop(loop) end -- others may use what is given back
+  if has_parked('budget:' .. loop) then release_behind('budget:' .. loop, AT_ONCE) end
+end
+
+-- Charges an attempt that ended without an answer with what it metered, else with its reservation.
+-- `free`: its provider did not begin to answer.
+local function charge_unanswered(loop, entry, free)
+  if redis.call('HEXISTS', loop_key(loop, 'reserved'), entry) == 0 then return end
+  local attempt = redis.call('HMGET', record_key(entry), 'metered', 'claimed_at')
+  local used = free and { tokens = 0, money = 0 } or read_amounts(attempt[1])
+  used.seconds = math.max(0, NOW - tonumber(attempt[2] or NOW)) / 1000
+  charge(loop, entry, used)
+end
+
+-- -- what holds an item back ----------------------------------------------------------------------
+
+-- Returns what the entry of an item waits for, and behind which reason.
+local function held_by_loop(entry, gates)
+  local loop = gates.loop
+  if redis.call('HGET', loop_key(loop), 'held') == '1' then return 'pause', 'loop:' .. loop end
+  if gates.spends and not can_spend(loop, entry) then return 'budget', 'budget:' .. loop end
+  if not redis.call('ZSCORE', P .. 'loops:live', gates.job) then return 'slot', 'slot:items' end
+end
+
+-- What a loop's own reasons have room for. Only admission gives slots: tasks/loops/plan.py.
+local function loop_capacity(kind, loop)
+  if kind == 'slot' then return 0, 'slot', true end
+  if kind == 'loop' then
+    if redis.call('HGET', loop_key(loop), 'held') == '1' then return 0, 'pause', true end
+    return nil
+  end
+  return can_spend(loop, '') and 1 or 0, 'budget'
+end
+
+-- Adds an item's loop to what may hold its entry back. `spends`: whether it asks for an answer.
+local function add_item(gates, id, loop, spends)
+  if loop then gates.loop, gates.job, gates.spends = loop, id, spends end
+  return gates
+end
+
+-- The kinds of reasons that are a loop's own. The time behind them does not count against the deadline
+-- of an item's job.
+local OF_LOOPS = { slot = true, loop = true, budget = true }
+local function is_of_loop(behind) return OF_LOOPS[string.match(behind, '^(%a+):') or ''] end
+
+-- The newest notes of a loop: who changed it, and why an item got its slot.
+local function note_in_log(loop, note, by)
+  local key = loop_key(loop, 'log')
+  redis.call('LPUSH', key, cjson.encode({ at = NOW / 1000, note = note, by = by }))
+  redis.call('LTRIM', key, 0, 499)
+end

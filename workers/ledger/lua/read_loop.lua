@@ -1,0 +1,45 @@
+-- Read a loop in one step: its record, its items and its budget; with `fleet`, also what all loops ask
+-- for and which slots are taken.
+allow_when_full()
+local function fields_of(part) return redis.call('HGETALL', loop_key(R.loop, part)) end
+local answer = { {}, {}, {}, {}, {}, {} }
+if given(R.loop) then
+  answer[1] = fields_of()
+  if #answer[1] == 0 then return answer end
+  answer[2] = fields_of('items')
+  answer[3], answer[4], answer[5] = fields_of('limits'), fields_of('spent'), fields_of('reserved')
+end
+if not R.fleet then return answer end
+
+-- Slots are what is live: an item whose job has ended has none, unless a worker may still run it.
+local live = {}
+for _, id in ipairs(redis.call('ZRANGE', P .. 'loops:live', 0, -1)) do
+  local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'of_loop', 'item')
+  local ended = not job[1] or TERMINAL[job[1]]
+  if ended and expired(job[2] and redis.call('ZSCORE', P .. 'leases', attempt_entry(id, job[2]))) then
+    redis.call('ZREM', P .. 'loops:live', id)
+  else
+    local held = job[2] and redis.call('HMGET', attempt_key(id, job[2]), 'worker', 'claimed_at') or {}
+    local lease = redis.call('ZSCORE', P .. 'leases', attempt_entry(id, job[2] or 1))
+    live[#live + 1] = { id, job[3] or '', job[4] or '', job[2] or '1', held[1] or '', held[2] or '',
+      lease or '' }
+  end
+end
+-- What has begun and waits for a slot, the next one first.
+local begun = {}
+for _, entry in ipairs(redis.call('ZRANGE', parked_key('slot:items'), 0, R.most - 1)) do
+  local _, id = parse_entry(entry)
+  local job = redis.call('HMGET', job_key(id), 'of_loop', 'item', 'parked_at')
+  begun[#begun + 1] = { id, job[1] or '', job[2] or '', job[3] or '0' }
+end
+local demands = {}
+for i, loop in ipairs(redis.call('SMEMBERS', P .. 'loops:active')) do
+  local found = redis.call('HMGET', loop_key(loop), 'priority', 'weight', 'share', 'concurrency', 'version')
+  demands[i] = { loop, found[1], found[2], found[3], found[4], found[5],
+    redis.call('ZRANGE', loop_key(loop, 'ready'), 0, R.most - 1, 'WITHSCORES'),
+    redis.call('HGETALL', loop_key(loop, 'limits')), redis.call('HGETALL', loop_key(loop, 'spent')),
+    redis.call('HGETALL', loop_key(loop, 'reserved')) }
+end
+answer[6] = { redis.call('GET', P .. 'loops:epoch') or '0', redis.call('GET', P .. 'loops:slots') or '',
+  redis.call('HGETALL', P .. 'loops:lines'), live, begun, demands }
+return answer

@@ -1,0 +1,151 @@
+-- Write a plan, an admission or a person's change, if nothing that it was made from has changed.
+-- `changes`: by loop; `admit`: items that get a slot. Both name what they expect to find.
+local function is_stale()
+  for loop, version in pairs(R.expect) do
+    if redis.call('HGET', loop_key(loop), 'version') ~= int(version) then return true end
+  end
+  for loop, change in pairs(R.changes) do
+    for item, records in pairs(change.items) do
+      local found = redis.call('HGET', loop_key(loop, 'items'), item)
+      if (found or '') ~= records[1] then return true end
+    end
+  end
+  if #R.admit == 0 then return false end
+  if (redis.call('GET', P .. 'loops:epoch') or '0') ~= R.epoch then return true end
+  for _, each in ipairs(R.admit) do
+    -- One that this plan makes ready is expected as planned.
+    local planned = R.changes[each.loop] and R.changes[each.loop].items[each.item]
+    local found = planned and planned[2] or redis.call('HGET', loop_key(each.loop, 'items'), each.item)
+    if given(each.job) and found ~= each.old then return true end
+  end
+  return false
+end
+
+local keyed = given(R.key) and loop_key(R.loop, 'key') .. ':' .. R.key
+if keyed then
+  local digest = redis.call('GET', keyed)
+  if digest then return { digest == R.digest and 'seen' or 'conflict' } end
+end
+local first = redis.call('HMGET', loop_key(R.loop), 'state', 'written_by')
+if not first[1] then return { 'gone' } end
+if first[2] == R.token then return { 'written', redis.call('HGET', loop_key(R.loop), 'released') or '' } end
+if is_stale() then return { 'stale' } end
+
+-- Ends the run of an item that goes on without its job. A worker that still runs it learns at its next
+-- renewal that its lease is lost, and cancels the call.
+local function cancel_run(id, note)
+  local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'of_loop')
+  if not job[1] or TERMINAL[job[1]] then return end
+  local entry = attempt_entry(id, job[2])
+  if redis.call('ZSCORE', P .. 'leases', entry) then charge_unanswered(job[3], entry) end
+  drop_entry(entry)
+  finish(id, job[1], 'cancelled', 'cancelled', note)
+  redis.call('HSET', attempt_key(id, job[2]), 'token', '')
+end
+
+-- A person has dealt with the failure of an item: its escalation ends.
+local function resolve_run(id, note)
+  local n = redis.call('HGET', job_key(id), 'attempt')
+  if not n then return end
+  for times = 1, 10 do
+    end_escalation(id .. ':' .. n .. (times > 1 and '.' .. times or ''), 'resolved', R.by, note)
+  end
+end
+
+local function apply(loop, change)
+  local key = loop_key(loop)
+  local tenant = redis.call('HGET', key, 'tenant') or nil
+  for field, value in pairs(change.fields) do redis.call('HSET', key, field, value) end
+  if given(change.state) then
+    redis.call('HSET', key, 'state', change.state, 'since', stamp(NOW),
+      'held', change.state == 'paused' and '1' or '0')
+    if change.state == 'running' then
+      redis.call('HSETNX', key, 'started_at', stamp(NOW))
+      redis.call('SADD', P .. 'loops:active', loop)
+    elseif change.state ~= 'blocked' then
+      redis.call('SREM', P .. 'loops:active', loop)
+    end
+    if change.state ~= 'paused' and has_parked('loop:' .. loop) then release_behind('loop:' .. loop, AT_ONCE) end
+    if change.state == 'completed' then redis.call('HSET', key, 'finished_at', stamp(NOW)) end
+    event('loop', '', { loop = loop, state = change.state, reason = change.fields.reason, by = R.by,
+      tenant = tenant })
+  end
+  for item, records in pairs(change.items) do
+    redis.call('HSET', loop_key(loop, 'items'), item, records[2])
+    local state, reason = string.match(records[2], '^(.-)|.-|.-|.-|(.*)$')
+    if state == 'ready' then
+      redis.call('ZADD', loop_key(loop, 'ready'), records[3], item)
+    else
+      redis.call('ZREM', loop_key(loop, 'ready'), item)
+    end
+    event('item', '', { loop = loop, item = item, state = state, reason = reason, tenant = tenant })
+  end
+  if given(change.limits) then
+    redis.call('DEL', loop_key(loop, 'limits'))
+    for name, limit in pairs(change.limits) do redis.call('HSET', loop_key(loop, 'limits'), name, limit) end
+    warn_of_budget(loop)
+  end
+  if given(change.spec) then redis.call('SET', loop_key(loop, 'spec'), change.spec) end
+  for _, id in ipairs(change.cancel) do cancel_run(id, change.note) end
+  for item, id in pairs(change.forget) do
+    redis.call('DEL', P .. 'memory:item:' .. loop .. '/' .. item)
+    if id ~= '' then resolve_run(id, change.note) end
+  end
+  if change.note ~= '' then note_in_log(loop, change.note, R.by) end
+  redis.call('HINCRBY', key, 'version', 1)
+end
+for loop, change in pairs(R.changes) do apply(loop, change) end
+
+-- Gives an item its slot: its job is written, or goes on from where it waited.
+local function admit(each)
+  redis.call('ZADD', P .. 'loops:live', NOW, each.id)
+  redis.call('HSET', loop_key(each.loop), 'share', each.share)
+  note_in_log(each.loop, each.item .. ' got a slot: ' .. each.because, 'admission')
+  if given(each.job) then
+    redis.call('HSET', loop_key(each.loop, 'items'), each.item, each.new)
+    redis.call('ZREM', loop_key(each.loop, 'ready'), each.item)
+    event('item', each.id, { loop = each.loop, item = each.item, state = 'running',
+      because = each.because })
+    if store_job(each.id, each.job) then
+      local entry = attempt_entry(each.id, 1)
+      local e = read_entry(entry)
+      RELEASED[#RELEASED + 1] = publication(entry, e)
+    end
+    return
+  end
+  local entry = attempt_entry(each.id, redis.call('HGET', job_key(each.id), 'attempt'))
+  if redis.call('HGET', P .. 'parked_behind', entry) ~= 'slot:items' then
+    redis.call('ZREM', P .. 'loops:live', each.id)
+    return
+  end
+  local e, gates = read_entry(entry), gates_of(entry)
+  leave_parking(entry)
+  if make_due(entry, e.queue, e.priority, gates) then
+    set_state(each.id, 'waiting', 'queued')
+    RELEASED[#RELEASED + 1] = publication(entry, e)
+  end
+end
+for _, each in ipairs(R.admit) do admit(each) end
+if #R.admit > 0 then
+  redis.call('INCR', P .. 'loops:epoch')
+  for priority, start in pairs(R.lines) do redis.call('HSET', P .. 'loops:lines', priority, start) end
+end
+
+-- The planner has seen everything up to `planned`; if more has come, the hint stays.
+if given(R.planned) then
+  local key, hint = loop_key(R.loop), loop_entry(R.loop)
+  redis.call('HSET', key, 'planned', int(R.planned), 'planned_at', stamp(NOW))
+  take_entry(hint)
+  if tonumber(redis.call('HGET', key, 'dirty')) > R.planned then
+    hand_out(hint, 'loop', 5)
+    RELEASED[#RELEASED + 1] = publication(hint, { queue = 'loop', priority = 5 })
+  elseif given(R.wake_ms) then
+    enqueue(hint, 'loop', 5, R.wake_ms)
+  end
+else
+  touch_loop(R.loop)
+end
+if keyed then redis.call('SET', keyed, R.digest, 'PX', int(604800000)) end
+local text = table.concat(RELEASED, '\n')
+redis.call('HSET', loop_key(R.loop), 'written_by', R.token, 'released', text)
+return { 'written', text }
