@@ -6,7 +6,8 @@ from pydantic import BaseModel
 
 from mulligan.console.jobfiles.model_schema import Schema, or_null, part_of, schema_of
 from mulligan.policies.jobs.job import RunnerSpec, VerifierSpec, Workspace
-from mulligan.workers.runners.runner_registry import CONCURRENCY, SAFE_OVERRIDES, RunnerRegistry
+from mulligan.policies.jobs.provider_limits import ProviderLimits
+from mulligan.workers.runners.runner_registry import SAFE_OVERRIDES, RunnerRegistry
 from mulligan.workers.verifiers.command_subprocess import CommandSubprocess
 from mulligan.workers.verifiers.contract_schema import ContractSchema
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
@@ -102,7 +103,8 @@ def add_kinds(defs: Schema, *, in_job: bool = False) -> list[str]:
     if in_job:
         shared["profile"] = {"type": "null"}
     else:
-        shared[CONCURRENCY] = {"title": "Calls at once", "type": "integer", "minimum": 1}
+        for name, about in ProviderLimits.model_fields.items():
+            shared[name] = {"title": about.title, "type": "integer", "minimum": 1}
     models = RunnerRegistry().option_models()
     for name, model in models.items():
         if model is None:

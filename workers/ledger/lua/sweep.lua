@@ -44,6 +44,7 @@ end
 
 local function expire_lease(entry)
   local kind, id, n, index = parse_entry(entry)
+  count_unanswered(entry)
   drop_lease(entry)
   local job = redis.call('HMGET', job_key(id), 'state', 'lane', 'verify_on', 'priority', 'pool', 'of_loop')
   local state, lane = job[1], job[2]

@@ -81,5 +81,7 @@ CURRENT = StoredSchema(
         "VerifierSpec.text.match:example": 2,
         "VerifierSpec.pytest.subprocess:show_source": 2,
         "Budget.money": 3,
+        "RunnerSpec.command:provider": 3,
+        "RunnerSpec.command:out_of_credits_exit_codes": 3,
     },
 )
