@@ -95,7 +95,7 @@ class LoopSteps(AcceptSteps):
                 loop=loop,
                 specs=specs,
                 items=read_record(
-                    keys.loop_part(self._loops_prefix, name, "items"),
+                    keys.loop_items(self._loops_prefix, name),
                     lambda: {k: ItemRecord.parse(v) for k, v in rows.fields(items).items()},
                 ),
                 used=budget.used,
@@ -137,8 +137,8 @@ class LoopSteps(AcceptSteps):
     def change_made(self, name: str, caller: Caller) -> Literal["seen", "conflict"] | None:
         if caller.key is None:
             return None
-        part = f"key:{digest({'key': caller.key})}"
-        found = self.calls.run("GET", keys.loop_part(self._loops_prefix, name, part))
+        sha = digest({"key": caller.key})
+        found = self.calls.run("GET", keys.loop_change(self._loops_prefix, name, sha))
         return None if found is None else "seen" if found == caller.digest else "conflict"
 
     def delete_loop(self, name: str, *, by: str) -> Literal["deleted", "gone", "held"]:
@@ -155,7 +155,7 @@ class LoopSteps(AcceptSteps):
         )
 
     def loop_log(self, name: str, *, limit: int = 100) -> list[LoopNote]:
-        key = keys.loop_part(self._loops_prefix, name, "log")
+        key = keys.loop_log(self._loops_prefix, name)
         lines = self.calls.run("LRANGE", key, 0, limit - 1)
         return [LoopNote(**json.loads(line)) for line in lines]
 
@@ -248,7 +248,7 @@ class LoopSteps(AcceptSteps):
         """Return a loop's items; None if they were replaced meanwhile."""
         cache = self.__dict__.setdefault("_specs", {})
         if loop.spec not in cache:
-            key = keys.loop_part(self._loops_prefix, loop.name, "spec")
+            key = keys.loop_spec(self._loops_prefix, loop.name)
             text = self.calls.run("GET", key) or ""
             if hashlib.sha256(text.encode()).hexdigest()[:32] != loop.spec:
                 return None

@@ -73,20 +73,7 @@ def print_loop(view: LoopView, why: Reason, now: float) -> None:
     loop, snapshot = view.snapshot.loop, view.snapshot
     config = loop.config
     screen.out().print(Text(loop.name, style="bold"), _state(loop.state), Text(loop.reason))
-    counts = [
-        f"{snapshot.count(state)} {state}"
-        for state in (
-            "passed",
-            "running",
-            "ready",
-            "pending",
-            "blocked",
-            "failed",
-            "quarantined",
-            "skipped",
-        )  # fmt: skip
-        if snapshot.count(state)
-    ]
+    counts = [f"{snapshot.count(state)} {state}" for state in _ORDER if snapshot.count(state)]
     screen.say(f"  items     {', '.join(counts)}")
     live = view.surroundings.live_of_loop
     screen.say(
