@@ -224,7 +224,9 @@ def check_runner(runner: Runner, *, prompt: str = "Say something.") -> Output:
     assert runner.provider, "a runner names its provider: breakers are kept by it"
     output = runner.answer(Request(messages=(Message(role="user", content=prompt),), timeout=30.0))
     assert isinstance(output, Output), f"answer() returns an Output, not {type(output).__name__}"
-    stored = output.model_copy(update={"provider_wait": None})  # about the provider, not stored
+    # What an answer says about its provider is not stored.
+    about_provider = ("provider_wait", "rate_limits", "token_cap")
+    stored = output.model_copy(update=dict.fromkeys(about_provider))
     assert Output.model_validate_json(output.model_dump_json()) == stored
     return output
 

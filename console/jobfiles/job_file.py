@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mulligan.console.jobfiles.prompt_file import expand_prompt_file
@@ -223,10 +224,15 @@ def prepared(raw: Raw, source: JobSource) -> tuple[Raw, list[Problem]]:
     """Return a job with its prompt filled in and absolute paths, and the problems."""
     folder = source.document.folder
     raw, problems = expand_prompt_file(raw, folder, own_vars=_own(source).get("vars"))
+    return with_absolute_path(raw, folder), problems
+
+
+def with_absolute_path(raw: Raw, folder: Path) -> Raw:
+    """Return a job, a loop or an item whose workspace is at an absolute path."""
     workspace = raw.get("workspace")
     if isinstance(workspace, dict) and isinstance(workspace.get("path"), str):
-        raw = {**raw, "workspace": {**workspace, "path": str(folder / workspace["path"])}}
-    return raw, problems
+        return {**raw, "workspace": {**workspace, "path": str(folder / workspace["path"])}}
+    return raw
 
 
 def _own(source: JobSource) -> Raw:

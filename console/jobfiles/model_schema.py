@@ -23,6 +23,7 @@ Schema = dict[str, Any]
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _DURATION = r"^\s*\d+(\.\d+)?\s*(ms|s|m|h|d)?\s*$"
+_AMOUNT = r"^\s*(?=[\d.]*[1-9])\d+(\.\d+)?\s*[kKM]?\s*$"
 _NO_ZERO = r"^\s*(?=[\d.]*[1-9])\d+(\.\d+)?\s*(ms|s|m|h|d)?\s*$"
 #: pydantic's ``\w`` matches every alphabet, that of JSON Schema only ASCII.
 _WORD = r"\p{L}\p{M}\p{Nd}\p{Pc}"
@@ -36,7 +37,13 @@ ACCEPT_TEXT = frozenset(
      "VerifierSpec._from_id", "RunnerSpec._from_profile"}
 )  # fmt: skip
 #: Validators that do not change what may be written.
-ACCEPT_THE_SAME = frozenset({"OpenAIOptions._default_key", "OpenAIOptions._fallbacks_by_model"})
+ACCEPT_THE_SAME = frozenset(
+    {
+        "OpenAIOptions._default_key",
+        "OpenAIOptions._fallbacks_by_model",
+        "LoopConfig._check_auto_heal",
+    }
+)
 
 
 def _requires_text(name: str) -> Schema:
@@ -118,6 +125,8 @@ class _AsWritten(GenerateJsonSchema):
         name = getattr(schema["function"]["function"], "__qualname__", "")
         if name == "parse_duration":
             return {**inner, "type": ["number", "string"], "pattern": _DURATION}
+        if name == "parse_amount":
+            return {**inner, "type": ["integer", "string"], "pattern": _AMOUNT}
         if name in ACCEPT_TEXT:
             return {"anyOf": [dict(_TEXT), inner]}
         # A plug-in's function may accept anything.

@@ -6,7 +6,8 @@ from pydantic import BaseModel
 
 from mulligan.console.jobfiles.model_schema import Schema, or_null, part_of, schema_of
 from mulligan.policies.jobs.job import RunnerSpec, VerifierSpec, Workspace
-from mulligan.workers.runners.runner_registry import CONCURRENCY, SAFE_OVERRIDES, RunnerRegistry
+from mulligan.policies.jobs.provider_limits import ProviderLimits
+from mulligan.workers.runners.runner_registry import SAFE_OVERRIDES, RunnerRegistry
 from mulligan.workers.verifiers.command_subprocess import CommandSubprocess
 from mulligan.workers.verifiers.contract_schema import ContractSchema
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
@@ -58,18 +59,18 @@ def contract() -> Schema:
 # -- verifiers -------------------------------------------------------------------------------------
 
 
-def verifier(defs: Schema) -> Schema:
+def verifier(defs: Schema, model: type[VerifierSpec] = VerifierSpec) -> Schema:
     """Return the schema of an item of ``verifiers``: an id, or a mapping with its options."""
     registry = VerifierRegistry()
     models = registry.option_models()
-    common, _ = schema_of(VerifierSpec)
+    common, _ = schema_of(model)
     shared = common["anyOf"][1]["properties"]
     defs["contract"] = contract()
-    for name, model in models.items():
-        defs[f"verifier.{name}"] = _beside(shared, _verifier_options(name, model, defs))
+    for name, options in models.items():
+        defs[f"verifier.{name}"] = _beside(shared, _verifier_options(name, options, defs))
     return {
         "title": "Verifier",
-        "description": VerifierSpec.__doc__,
+        "description": model.__doc__,
         "anyOf": [
             {"enum": [name for name in models if _needs_no_options(registry, name)]},
             {
@@ -102,7 +103,8 @@ def add_kinds(defs: Schema, *, in_job: bool = False) -> list[str]:
     if in_job:
         shared["profile"] = {"type": "null"}
     else:
-        shared[CONCURRENCY] = {"title": "Calls at once", "type": "integer", "minimum": 1}
+        for name, about in ProviderLimits.model_fields.items():
+            shared[name] = {"title": about.title, "type": "integer", "minimum": 1}
     models = RunnerRegistry().option_models()
     for name, model in models.items():
         if model is None:

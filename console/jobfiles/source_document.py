@@ -12,7 +12,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from mulligan.policies.nesting import too_deep
@@ -210,6 +210,17 @@ def _plain(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     return value is None or isinstance(value, str | bool | int)
+
+
+def is_quoted(root: Node | None, path: FieldPath) -> bool:
+    """Whether the value at a path is a text in quotes or in a block."""
+    node = root
+    for part in path:
+        found = _below(node, part)
+        if found is None:
+            return False
+        node = found[1]
+    return isinstance(node, ScalarNode) and node.style is not None
 
 
 def line_of(root: Node | None, path: FieldPath) -> tuple[int, bool]:

@@ -25,6 +25,7 @@ MARKS = {
     "skipped": "–",
     "open": "▲",
     "half_open": "◐",
+    "out_of_credits": "▲",
     "limited": "◔",
     "closed": "✓",
     "resolved": "✓",

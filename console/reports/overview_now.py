@@ -182,7 +182,8 @@ def _degraded(now: CurrentState) -> list[str]:
         reasons.append(f"the last sweep was {duration(now.sweep_age)} ago")
     for name, breaker in sorted(now.breakers.items()):
         if breaker.failing:
-            reasons.append(f"the breaker of {name} is {breaker.state.replace('_', ' ')}")
+            what = name if breaker.state == "out_of_credits" else f"the breaker of {name}"
+            reasons.append(f"{what} is {breaker.state.replace('_', ' ')}")
     if now.fold_lag > _LATE:
         reasons.append(f"figures are {duration(now.fold_lag)} behind")
     reasons += [f"{what} is paused" for what in now.paused]
@@ -257,16 +258,19 @@ def _open_breakers(now: CurrentState) -> list[NeedsAttention]:
     for name, breaker in sorted(now.breakers.items()):
         if not breaker.failing:
             continue
-        since = breaker.first_fault_at
+        unpaid = breaker.out_of_credits_at
+        since = breaker.first_fault_at if unpaid is None else unpaid
         lasting = f" for {duration(now.at - since)}" if since is not None else ""
-        probing = "probing" if breaker.state == "half_open" else "waiting before the next probe"
+        probing = "waiting before the next probe" if breaker.until > now.at else "probing"
         count = parked.get(f"provider:{name}", 0)
         behind = f", {counted(count, 'job')} waiting" if count else ""
+        what = "breaker of" if unpaid is None else "provider"
+        faults = f", {counted(breaker.faults, 'consecutive fault')}" if unpaid is None else ""
         found.append(
             NeedsAttention(
                 kind="breaker",
-                title=f"breaker of {name}: {breaker.state.replace('_', ' ')}{lasting}",
-                detail=f"{probing}{behind}, {counted(breaker.faults, 'consecutive fault')}",
+                title=f"{what} {name}: {breaker.state.replace('_', ' ')}{lasting}",
+                detail=f"{probing}{behind}{faults}",
                 count=breaker.faults,
                 key=name,
                 since=since,

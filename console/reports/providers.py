@@ -8,6 +8,7 @@ from mulligan.console.reports.visibility import visible_breakers, visible_pauses
 from mulligan.policies.figures.format import duration
 from mulligan.policies.figures.waiting_words import provider_words, waiting_words
 from mulligan.policies.jobs.breaker import Breaker, BreakerState
+from mulligan.policies.jobs.provider_limits import ProviderLimits
 from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.status_reads import ParkedEntries
@@ -27,6 +28,10 @@ class ProviderRow:
     limit: int | None
     #: Calls at once that the configuration allows; null without a limit.
     ceiling: int | None
+    #: Tokens in any 60 seconds, from the configuration or the provider's headers, and those of the
+    #: last minute; null without a limit.
+    tokens_per_minute: int | None
+    tokens_used: int | None
     in_flight: int
     #: Entries that wait for it, and how long the first has waited.
     parked: int
@@ -78,7 +83,7 @@ def provider_rows(services: Services, tenant: str | None) -> list[ProviderRow]:
             name,
             known.get(name, Breaker()),
             parked.get(_PROVIDER + name),
-            ceiling=ceilings.get(name),
+            ceiling=ceilings.get(name, ProviderLimits()),
             paused=name in named,
             now=now,
         )
@@ -91,15 +96,18 @@ def _row(
     found: Breaker,
     parked: ParkedEntries | None,
     *,
-    ceiling: int | None,
+    ceiling: ProviderLimits,
     paused: bool,
     now: float,
 ) -> ProviderRow:
+    per_minute = found.tokens_per_minute or ceiling.tokens_per_minute
     return ProviderRow(
         provider=name,
         state=found.state,
         limit=found.limit or None,
-        ceiling=ceiling,
+        ceiling=ceiling.concurrency,
+        tokens_per_minute=per_minute,
+        tokens_used=None if per_minute is None else found.tokens_used,
         in_flight=found.in_flight,
         parked=parked.count if parked else 0,
         oldest_seconds=parked.age(now) if parked else None,

@@ -12,7 +12,9 @@ from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.value import Value
 
 #: What a webhook may subscribe to.
-WebhookEvent = Literal["escalated", "breaker_opened", "budget_exhausted", "job_finished"]
+WebhookEvent = Literal[
+    "escalated", "breaker_opened", "out_of_credits", "budget_exhausted", "job_finished"
+]
 AlertEvent = Literal[WebhookEvent, "test"]
 
 SIGNATURE_HEADER = "X-Mulligan-Signature"
@@ -68,7 +70,9 @@ def alert_text(alert: Alert) -> str:
             return f"{_jobs(alert.count)} escalated: {what}{_types(about)}"
         case "budget_exhausted":
             return f"{_jobs(alert.count)} ran out of budget: {about.get('reason')}{_types(about)}"
-        case "breaker_opened":
+        case "out_of_credits" | "breaker_opened" if about.get("reason") == "credits":
+            return f"{about.get('provider')} is out of credits: its jobs wait"
+        case "out_of_credits" | "breaker_opened":
             times = "" if alert.count == 1 else f" {alert.count} times"
             return f"the breaker of {about.get('provider')} opened{times}"
         case "job_finished":

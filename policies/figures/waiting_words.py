@@ -67,6 +67,10 @@ def provider_words(provider: Breaker, now: float) -> str:
     later = provider.until > now
     at = f"{time_of_day(provider.until)} UTC"
     match provider.state:
+        case "out_of_credits":
+            return (
+                f"out of credits, {f'next try at {at}' if later else 'one call is trying it again'}"
+            )
         case "open" if later:
             failed = counted(provider.faults, "time")
             return f"failed {failed} in a row, next try at {at}"
@@ -74,6 +78,12 @@ def provider_words(provider: Breaker, now: float) -> str:
             return "failed, one call is trying it again"
         case _ if later:
             return f"paused by the provider until {at}"
+        case _ if provider.used_up and provider.tokens_per_minute is not None:
+            spent, of = f"{provider.tokens_used:,}", f"{provider.tokens_per_minute:,}"
+            rest = ", running calls need the rest" if provider.in_flight else ""
+            return f"{spent} of {of} tokens a minute are used{rest}"
+        case _ if provider.used_up:
+            return "running calls need what it still allows"
         case _ if 0 < provider.limit <= provider.in_flight:
             running = counted(provider.in_flight, "call")
             return f"{running} at once {'is' if provider.in_flight == 1 else 'are'} running"

@@ -12,8 +12,9 @@ from pydantic import Field
 
 from mulligan.policies.value import Value
 
-#: ``limited``: the provider refuses calls above a number, or asked to wait. The last is the worst.
-BreakerState = Literal["closed", "limited", "half_open", "open"]
+#: ``limited``: the provider refuses calls above a number, or asked to wait. ``out_of_credits``: it
+#: refuses all until somebody pays. The last is the worst.
+BreakerState = Literal["closed", "limited", "half_open", "open", "out_of_credits"]
 
 
 class ProviderPolicy(Value):
@@ -37,6 +38,10 @@ class ProviderPolicy(Value):
     hold: float = Field(default=10.0, gt=0)
     hold_pauses: float = Field(default=20.0, ge=0)
     hold_cap: float = Field(default=900.0, gt=0)
+    #: How long a provider that is out of credits gets no call; doubled by each further refusal of
+    #: the one call that then tries it, up to the cap.
+    credits_seconds: float = Field(default=60.0, gt=0)
+    credits_cap: float = Field(default=1800.0, gt=0)
 
     def request(self) -> dict[str, float]:
         """Return the constants as scripts read them, in milliseconds."""
@@ -50,6 +55,8 @@ class ProviderPolicy(Value):
             "hold_ms": self.hold * 1000,
             "hold_pauses": self.hold_pauses,
             "hold_cap_ms": self.hold_cap * 1000,
+            "credits_ms": self.credits_seconds * 1000,
+            "credits_cap_ms": self.credits_cap * 1000,
         }
 
 
@@ -61,6 +68,12 @@ class Breaker(Value):
     limit: int = Field(default=0, ge=0)
     in_flight: int = Field(default=0, ge=0)
     parked: int = Field(default=0, ge=0)
+    #: Tokens that it is given in any 60 seconds, from the configuration or its own headers, and how
+    #: many the last minute took; None without a limit.
+    tokens_per_minute: int | None = Field(default=None, ge=0)
+    tokens_used: int = Field(default=0, ge=0)
+    #: Whether the next call waits for tokens or for requests that the provider allows.
+    used_up: bool = False
     #: Consecutive faults since the last success, and the time of the first.
     faults: int = Field(default=0, ge=0)
     first_fault_at: float | None = None
@@ -73,8 +86,10 @@ class Breaker(Value):
     #: What the last fault or refusal was, and when.
     last_fault: str | None = None
     last_fault_at: float | None = None
+    #: Since when it refuses calls because its credits or its quota are used up.
+    out_of_credits_at: float | None = None
 
     @property
     def failing(self) -> bool:
         """Whether it is not called, or only to see whether it answers again."""
-        return self.state in ("open", "half_open")
+        return self.state in ("open", "half_open", "out_of_credits")

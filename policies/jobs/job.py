@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from mulligan.policies.failures.failure import FailureKind
+from mulligan.policies.jobs.provider_limits import RateLimits
 from mulligan.policies.problem import FieldError
 from mulligan.policies.value import Json, SortedSet, Value
 
@@ -341,6 +343,10 @@ class Output(Value):
     #: Seconds for which the provider asked to send it nothing more. It is a fact about the
     #: provider, not about the answer, and is not stored with it.
     provider_wait: float | None = Field(default=None, ge=0, exclude=True)
+    #: What the answer says about the provider's limits; not stored either.
+    rate_limits: SkipJsonSchema[RateLimits | None] = Field(default=None, exclude=True)
+    #: The most tokens that the request allowed, which count if the usage is unknown; not stored.
+    token_cap: SkipJsonSchema[int | None] = Field(default=None, ge=1, exclude=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from mulligan.policies.loops.budget import breaches
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopSnapshot, LoopState
-from mulligan.policies.loops.spec import ItemSpec, LoopConfig, dependency_cycle
+from mulligan.policies.loops.spec import ItemSpec, LoopConfig, item_set_problems
 
 Verb = Literal["start", "stop", "pause", "resume"]
 
@@ -149,18 +148,8 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 def item_problems(items: Sequence[ItemSpec]) -> list[str]:
-    """Return ids that occur twice, unknown dependencies and a cycle, if there is one."""
-    known = Counter(item.id for item in items)
-    found = [f"the id {name} occurs twice" for name, times in known.items() if times > 1]
-    found += [
-        f"{item.id} depends on {each}, which does not exist"
-        for item in items
-        for each in item.depends_on
-        if each not in known
-    ]
-    if cycle := dependency_cycle(items):
-        found.append(f"the dependencies form a cycle: {' → '.join(cycle)}")
-    return found
+    """Return ids that occur twice, unknown dependencies and cycles, each once."""
+    return list(dict.fromkeys(problem.message for problem in item_set_problems(items)))
 
 
 def _known(snapshot: LoopSnapshot, item: str) -> ItemRecord:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mulligan.policies.jobs.job import (
+    EXTERNAL,
     Job,
     Name,
     PolicySpec,
@@ -18,6 +20,8 @@ from mulligan.policies.jobs.job import (
     Workspace,
 )
 from mulligan.policies.loops.budget import LoopBudget
+from mulligan.policies.problem import FieldError, Problem
+from mulligan.policies.suggestions import did_you_mean, name_hint
 from mulligan.policies.value import Value
 
 #: A name that is part of addresses, keys and commands.
@@ -27,9 +31,21 @@ ItemId = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9
 HealAction = Literal[
     "change_strategy", "skip", "unblock", "repair_dependency_chain", "rollback", "escalate"
 ]
+HEAL_ACTIONS: tuple[HealAction, ...] = get_args(HealAction)
 OnBlocked = Literal["wait", "continue"]
+#: The state of an item that was done before its loop existed.
+DoneState = Literal["passed", "skipped"]
 #: Items of one loop.
 MOST_ITEMS = 5000
+
+
+def _answers_by_itself(runner: RunnerSpec) -> RunnerSpec:
+    if runner.kind == EXTERNAL:
+        raise ValueError("an item cannot be external work: name a runner that answers by itself")
+    return runner
+
+
+ItemRunner = Annotated[RunnerSpec, AfterValidator(_answers_by_itself)]
 
 
 class LoopConfig(Value):
@@ -40,7 +56,7 @@ class LoopConfig(Value):
     #: Patterns of spec files, relative to the file of the loop.
     specs: tuple[Text, ...] = ()
     #: The runner of items that name none: a profile of the workers.
-    runner: RunnerSpec | None = None
+    runner: ItemRunner | None = None
     workspace: Workspace | None = None
     max_attempts: int = Field(default=3, ge=2, le=100)
     #: 1 is the most urgent.
@@ -55,11 +71,26 @@ class LoopConfig(Value):
     on_blocked: OnBlocked = "wait"
     budget: LoopBudget = LoopBudget()
 
+    @field_validator("auto_heal", mode="before")
+    @classmethod
+    def _check_auto_heal(cls, value: Any) -> Any:
+        """Refuse in one sentence what is neither a boolean nor a list of actions."""
+        if isinstance(value, bool):
+            return value
+        if not isinstance(value, list | tuple):
+            message = "must be true, false or a list of actions"
+            raise ValueError(message)  # noqa: TRY004 - pydantic reads this kind
+        for index, each in enumerate(value):
+            if each not in HEAL_ACTIONS:
+                hint = name_hint(str(each), HEAL_ACTIONS)
+                raise FieldError((index,), f"there is no such action{hint}")
+        return value
+
     @property
     def heals(self) -> frozenset[HealAction]:
         """The actions that the loop may take by itself."""
         if isinstance(self.auto_heal, bool):
-            return frozenset(get_args(HealAction)) if self.auto_heal else frozenset()
+            return frozenset(HEAL_ACTIONS if self.auto_heal else ())
         return frozenset(self.auto_heal)
 
 
@@ -89,7 +120,7 @@ class ItemSpec(Value):
     #: Files that the item changes.
     touches: tuple[Text, ...] = Field(default=(), max_length=200)
     #: The item's own runner, instead of the loop's.
-    runner: RunnerSpec | None = None
+    runner: ItemRunner | None = None
     workspace: Workspace | None = None
     #: By default the name of the loop.
     task_type: Name | None = None
@@ -104,6 +135,8 @@ class SpecDocument(Value):
 
     version: Literal[1] = 1
     items: tuple[ItemSpec, ...] = Field(min_length=1, max_length=MOST_ITEMS)
+    #: Items that were done before the loop existed: `passed` or `skipped`.
+    states: dict[ItemId, DoneState] = Field(default_factory=dict)
 
 
 class LoopDocument(Value):
@@ -111,6 +144,8 @@ class LoopDocument(Value):
 
     loop: LoopConfig
     items: tuple[ItemSpec, ...] = Field(min_length=1, max_length=MOST_ITEMS)
+    #: The first states of items that were done before the loop existed.
+    states: dict[ItemId, DoneState] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -148,9 +183,37 @@ def item_job(loop: LoopConfig, item: ItemSpec, *, labels: dict[str, str] | None 
 
 
 def dependency_cycle(items: Sequence[ItemSpec]) -> tuple[str, ...]:
-    """Return the ids of a cycle of dependencies, the first one repeated at the end; or nothing."""
+    """Return the ids of a cycle of dependencies, the first one repeated at the end; or nothing.
+
+    It begins with the item of the cycle that comes first in the specs.
+    """
+    graph = TopologicalSorter[str]()
+    for item in items:
+        graph.add(item.id, *item.depends_on)
     try:
-        TopologicalSorter({item.id: item.depends_on for item in items}).prepare()
+        graph.prepare()
     except CycleError as error:
-        return tuple(reversed(error.args[1]))
+        ring = list(reversed(error.args[1]))[:-1]
+        first = next(item.id for item in items if item.id in ring)
+        start = ring.index(first)
+        return (*ring[start:], *ring[:start], first)
     return ()
+
+
+def item_set_problems(items: Sequence[ItemSpec]) -> Iterator[Problem]:
+    """Find ids that occur twice, unknown dependencies and cycles, at ``(index, field…)``."""
+    known = Counter(item.id for item in items)
+    for index, item in enumerate(items):
+        if known[item.id] > 1:
+            yield Problem(f"the id {item.id} occurs twice", (index, "id"))
+        for number, each in enumerate(item.depends_on):
+            if each not in known:
+                hint = did_you_mean(each, known)
+                message = f"{item.id} depends on {each}, which does not exist{hint}"
+                yield Problem(message, (index, "depends_on", number), "unknown_name")
+    places = {item.id: index for index, item in reversed(list(enumerate(items)))}
+    rest = list(items)
+    while cycle := dependency_cycle(rest):
+        message = f"the dependencies form a cycle: {' → '.join(cycle)}"
+        yield Problem(message, (places[cycle[0]], "depends_on"))
+        rest = [item for item in rest if item.id not in cycle]

@@ -49,6 +49,9 @@ _MESSAGES = {
 #: Examples of mappings, by the model that reads them.
 _EXAMPLES = {
     "Finding": "{message: what is wrong}",
+    "ItemSpec": "{id: A-1, prompt: text, verifiers: [json.object]}",
+    "ItemVerifier": "{id: json.object}",
+    "LoopConfig": "{name: parser, runner: coder}",
     "Message": "{role: user, content: text}",
     "RunnerSpec": "{kind: openai, model: name}, or the name of a profile",
     "VerifierSpec": "{id: json.object}",
@@ -58,8 +61,9 @@ _PATTERNS = {
     r"\S": "must not be blank",
     r"^https?://\S+$": "must start with http:// or https://",
 }
-#: A pattern that lists characters, and may allow only letters, digits and _ as the first.
-_CHARACTERS = re.compile(r"\^(\[\\w\])?\[\\w([^\]]*)\][*+]\$")
+#: A pattern that lists characters, and may allow fewer as the first.
+_CHARACTERS = re.compile(r"\^(\[\\w\]|\[A-Za-z0-9\])?\[\\w([^\]]*)\][*+]\$")
+_FIRST = {r"[\w]": "a letter, a digit or _", "[A-Za-z0-9]": "a letter from A to Z or a digit"}
 _PREFIX = re.compile("^(Value error|Assertion failed), ")
 _LONGEST = 60
 
@@ -136,7 +140,7 @@ def _about_pattern(pattern: str) -> str:
         return _PATTERNS.get(pattern, f"must match {pattern}")
     first, others = match.groups()
     spaces = ", spaces" if " " in others else ""
-    start = "; it must start with a letter, a digit or _" if first else ""
+    start = f"; it must start with {_FIRST[first]}" if first else ""
     return f"may contain only letters, digits{spaces} and _{others.replace(' ', '')}{start}"
 
 

@@ -96,6 +96,7 @@ def create_loop(
             update={"workspace": _packed(context, document.loop.workspace), "specs": ()}
         ),
         items=tuple(_complete(context, document.loop, item) for item in document.items),
+        states=document.states,
     )
     caps = _caps(context, packed.loop, packed.items)
     answer = context.ledger.create_loop(packed, caps=caps, tenant=tenant, by=by)
@@ -194,6 +195,11 @@ def configure(
         return change
 
     return _change(context, name, caller, decide)
+
+
+def set_slots(context: LoopContext, slots: int | None) -> None:
+    """Set how many items of all loops run at once; None: as the settings say."""
+    context.publish(context.ledger.set_loop_slots(slots))
 
 
 def delete(context: LoopContext, name: str, *, by: str) -> None:

@@ -15,6 +15,7 @@ class MulliganError(Exception):
     MulliganError
     ├── BadInput          the input cannot be accepted; its problems name field and fix
     ├── TransportFault    the provider could not be reached or asked to wait: same attempt, again
+    │   └── OutOfCredits    it refuses all calls until somebody pays or the quota is renewed
     ├── RunnerError       the runner cannot answer this request
     ├── VerifierError     a verifier reached no verdict; this is not the answer's failure
     ├── MissingBlob       a stored snapshot or diff is gone
@@ -71,6 +72,14 @@ class TransportFault(MulliganError):
 
     def __str__(self) -> str:
         return self.message
+
+
+class OutOfCredits(TransportFault):
+    """The credits or the quota of the provider's account are used up.
+
+    Raise it for a status, a structured code or an exit code, never for a phrase in a text: the
+    whole fleet stops calling the provider, except for one call now and then.
+    """
 
 
 @dataclass

@@ -18,6 +18,7 @@ from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 from ruamel.yaml import YAML
 from support.deploy_files import compose
+from support.job_file_cases import is_loop_file
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -25,6 +26,7 @@ from mulligan.console.app import create_console
 from mulligan.console.cli.main import create_cli
 from mulligan.console.http.context import open_context
 from mulligan.console.jobfiles.job_file import find_jobs
+from mulligan.console.loopfiles.references import Parameter
 from mulligan.policies.failures.failure import FailureKind
 from mulligan.policies.jobs.job import (
     Budget,
@@ -35,6 +37,8 @@ from mulligan.policies.jobs.job import (
     VerifierSpec,
     Workspace,
 )
+from mulligan.policies.loops.budget import LoopBudget
+from mulligan.policies.loops.spec import ItemSpec, LoopConfig, SpecDocument
 from mulligan.workers.app import app
 from mulligan.workers.celery.broker.queues import QUEUES, SUBMIT_QUEUE, pools
 from mulligan.workers.runners.command import CommandOptions
@@ -193,6 +197,20 @@ def test_every_field_of_a_job_is_documented(title: str, model: type[BaseModel]) 
     assert model.model_fields.keys() <= named_in(section(text_of("docs/job-files.md"), title))
 
 
+@pytest.mark.parametrize(
+    ("title", "model"),
+    [
+        ("## loop.yaml", LoopConfig),
+        ("### budget", LoopBudget),
+        ("## Spec files", SpecDocument),
+        ("## Spec files", ItemSpec),
+        ("## Parameters and variables", Parameter),
+    ],
+)
+def test_every_field_of_a_loop_is_documented(title: str, model: type[BaseModel]) -> None:
+    assert model.model_fields.keys() <= named_in(section(text_of("docs/loop-files.md"), title))
+
+
 def test_every_failure_kind_and_memory_scope_is_documented() -> None:
     text = text_of("docs/job-files.md")
     scopes = get_args(Job.model_fields["memory_scope"].annotation)
@@ -230,6 +248,7 @@ def yaml_examples() -> list[Any]:
         pytest.param(name, block, id=f"{name}-{number}")
         for name in sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))
         for number, block in enumerate(blocks(name, "yaml"))
+        if not is_loop_file(block)  # test_loop_schema.py checks these
     ]
 
 
@@ -281,11 +300,12 @@ def test_a_configuration_among_the_examples_is_valid(
 @pytest.mark.parametrize(
     "path",
     # test_gallery.py runs the files that use a plug-in (beside a pyproject.toml);
-    # test_examples_edits.py runs the plans and suites of edits.
+    # test_examples_edits.py runs the plans and suites of edits; test_loop_file.py reads the loops.
     [
         path
         for path in sorted((ROOT / "examples").rglob("*.yaml"))
-        if not (path.parent / "pyproject.toml").exists() and "edits" not in path.parts
+        if not (path.parent / "pyproject.toml").exists()
+        and not {"edits", "loops"} & set(path.parts)
     ],
     ids=lambda path: path.parent.name,
 )

@@ -45,7 +45,8 @@ redis_away      nobody reaches Redis for ``seconds``
 redis_refuses   writes fail for ``seconds`` with ``refusal`` OOM, READONLY, BUSY or LOADING
 redis_restart   in less than a second, Redis restarts with what it holds now
 lose_message    a message is lost; also duplicate, delay, purge (all of them), broker_away
-provider_away   every provider fails for ``seconds``; provider_limit: it answers 429
+provider_away   every provider fails for ``seconds``; provider_limit: it answers 429;
+provider_unpaid it is out of credits
 verifier_broken the verifier reaches no verdict
 =============== ===========================================================================
 

@@ -11,7 +11,7 @@ PROCESS_FAULTS = ("crash_before", "crash_after", "freeze_before", "freeze_after"
 #: Calls to Redis. The last three last for some seconds and concern everybody.
 REDIS_FAULTS = ("lose_request", "lose_reply", "redis_away", "redis_refuses", "redis_restart")
 BROKER_FAULTS = ("lose_message", "duplicate", "delay", "broker_away", "purge", "unsendable")
-PROVIDER_FAULTS = ("provider_away", "provider_limit")
+PROVIDER_FAULTS = ("provider_away", "provider_limit", "provider_unpaid")
 VERIFIER_FAULTS = ("verifier_broken",)
 RECEIVER_FAULTS = ("receiver_away",)
 

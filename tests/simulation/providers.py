@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Job, Output, RunnerSpec, Usage, VerifierSpec
 from mulligan.tasks.ports.cancellation import current
-from mulligan.tasks.ports.errors import TransportFault, VerifierError
+from mulligan.tasks.ports.errors import OutOfCredits, TransportFault, VerifierError
 from mulligan.tasks.ports.runners import Request
 from mulligan.tasks.ports.verifiers import Candidate
 from simulation.scheduler import Process
@@ -67,6 +67,8 @@ class Provider:
 
     name: str
     away: bool = False
+    #: Whether its credits are used up.
+    unpaid: bool = False
     #: How many calls it takes at once; above, it answers 429.
     limit: int | None = None
     retry_after: float | None = None
@@ -106,6 +108,8 @@ class SimulatedRunner:
         world.providers.calls[job_id, n] += 1
         if provider.away:
             raise TransportFault("simulated: away", provider=provider.name, status=503)
+        if provider.unpaid:
+            raise OutOfCredits("simulated: no credits", provider=provider.name, status=402)
         if provider.limit is not None and provider.running >= provider.limit:
             raise TransportFault(
                 "simulated: too many requests",

@@ -66,6 +66,7 @@ _LONGEST = {
     "broker_away": 20.0,
     "provider_away": 30.0,
     "provider_limit": 40.0,
+    "provider_unpaid": 90.0,
     "unsendable": 60.0,
     "receiver_away": 40.0,
 }

@@ -42,6 +42,23 @@ def test_a_rate_limit_costs_few_refusals_and_little_time(retry_after: float) -> 
         simulation.check()
 
 
+def test_a_fleet_without_credits_asks_once_a_minute_and_resumes_by_itself() -> None:
+    with Simulation(workers=4) as simulation:
+        provider = simulation.world.providers.provider("alpha")
+        provider.unpaid = True
+        jobs = [simulation.submit(90) for _ in range(20)]
+        simulation.run(50)
+        refused = sum(simulation.world.providers.calls.values())
+        assert refused <= 4  # those that were in flight at once
+        simulation.run(60)
+        assert sum(simulation.world.providers.calls.values()) == refused + 1
+        provider.unpaid = False
+        simulation.run(150)
+        assert {simulation.view(job).state for job in jobs} == {"succeeded"}
+        assert {len(simulation.view(job).attempts) for job in jobs} == {1}
+        simulation.check()
+
+
 def test_nothing_is_claimed_only_to_be_given_back() -> None:
     with Simulation() as simulation:
         simulation.pause("provider:alpha")

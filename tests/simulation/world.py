@@ -294,7 +294,7 @@ class World:
                 self.scheduler.at(end, self._stop_refusing)
             case "redis_restart":
                 self.plan_restart(fault.seconds)
-            case "provider_away" | "provider_limit":
+            case "provider_away" | "provider_limit" | "provider_unpaid":
                 self._provider_fault(fault)
             case "receiver_away":
                 self.receivers.away = True
@@ -326,6 +326,8 @@ class World:
         for provider in self.providers.by_name.values():
             if fault.kind == "provider_away":
                 provider.away = True
+            elif fault.kind == "provider_unpaid":
+                provider.unpaid = True
             else:
                 # Some providers say how long to wait.
                 provider.limit = 1
@@ -334,7 +336,7 @@ class World:
 
     def heal_providers(self) -> None:
         for provider in self.providers.by_name.values():
-            provider.away, provider.limit = False, None
+            provider.away, provider.unpaid, provider.limit = False, False, None
 
     def _receivers_back(self) -> None:
         self.receivers.away = False

@@ -6,9 +6,15 @@ a file ``hello.txt`` that asks for ``{{who}}``.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 CONTRACT = {"id": "contract.schema", "schema": {"type": "object", "required": ["a"]}}
+
+
+def is_loop_file(block: str) -> bool:
+    """Whether the first line of an example in a document names a loop, a template or a spec."""
+    return re.match(r"# (loop\.yaml|templates/|specs/)", block) is not None
 
 
 def job(**changes: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mulligan.policies.jobs.job import Job
-from mulligan.tasks.ports.errors import TransportFault
+from mulligan.tasks.ports.errors import OutOfCredits, TransportFault
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, EntryRequeued, Submission
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stored.job_ids import job_id
@@ -43,7 +43,14 @@ def fail_call(
     retry_after: float | None = None,
     delay: float = 1.0,
 ) -> EntryRequeued:
-    fault = TransportFault(f"{status}", "provider", status=status, retry_after=retry_after)
+    kind = OutOfCredits if status == 402 else TransportFault
+    fault = kind(
+        f"{status}",
+        "provider",
+        status=status,
+        retry_after=retry_after,
+        maybe_served=status is None,
+    )
     requeued = ledger.requeue(
         claim.lease, delay=delay, detail=str(fault), counter="faults", fault=fault
     )

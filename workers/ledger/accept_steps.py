@@ -207,7 +207,7 @@ def answer_request(output: Output, given: Sequence[VerificationResult]) -> dict[
     """Return the part of a request that stores an answer."""
     return {
         "output": output.model_dump_json(exclude_defaults=True),
-        "tokens": output.usage.total_tokens,
+        **rows.spending_request(output),
         "seconds": output.elapsed_seconds,
         "given": [result.model_dump_json(exclude_defaults=True) for result in given],
     }

@@ -50,9 +50,8 @@ class CycleSteps(ClaimReads):
             cycle=lease.entry.cycle_id,
             token=lease.token,
             output=output.model_dump_json(exclude_defaults=True),
-            tokens=output.usage.total_tokens,
+            **rows.spending_request(output),
             **self._needs(output),
-            provider_wait_ms=rows.milliseconds(output.provider_wait),
         )
         return ClaimRefused("lost") if answer[0] == "lost" else rows.publications(answer[1])
 

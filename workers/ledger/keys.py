@@ -29,6 +29,7 @@ mulligan:{p00}:limits                  hash    configured quotas and ceilings; o
 mulligan:{p00}:providers               hash    runner → the provider that it asks, capped
 mulligan:{p00}:gates                   set     providers that were called; only in p00
 mulligan:{p00}:provider:<name>         hash    see gate.lua; only in p00
+mulligan:{p00}:minute:<name>           hash    a provider's tokens by second: rates.lua; only in p00
 mulligan:{p00}:spent:<tenant>:<day>    string  a tenant's tokens on one day; only in p00
 mulligan:{p00}:lane:<subject>          zset    a subject's work, the most urgent first
 mulligan:{p00}:holding                 hash    lane → the work its subject holds
@@ -70,6 +71,7 @@ mulligan:{fleet}:periodic:<name>       string  a periodic task ran within its in
 mulligan:{p00}:alerts                  hash    the last event and group read; {fleet} too
 mulligan:{p00}:alerts:due              zset    `g:<signature>`, `b:<provider>` by time to alert
 mulligan:{p00}:alert:<provider>        hash    a breaker's openings since the last alert
+mulligan:{p00}:alert:credits:<name>    hash    refusals for lack of credits since the last alert
 mulligan:{p00}:delivery:<id>           hash    one alert for one webhook; {fleet} too
 mulligan:{p00}:deliveries:hooks        set     webhooks with waiting deliveries; {fleet} too
 mulligan:{p00}:deliveries:due:<hook>   zset    a webhook's deliveries by due time; {fleet} too

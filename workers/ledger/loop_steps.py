@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+from mulligan.policies.jobs.job import Job
 from mulligan.policies.loops.budget import Resource
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument
@@ -19,6 +20,7 @@ from mulligan.tasks.ports.ledger import (
     LoopNote,
     LoopReading,
     LoopWrite,
+    Publication,
     Submission,
     WriteRefused,
     Written,
@@ -34,6 +36,8 @@ MOST_LOOPS = 1000
 MOST_SPEC_BYTES = 20_000_000
 #: Candidates of each loop that one admission looks at; slots are fewer.
 _CANDIDATES = 100
+#: The first schema whose releases know loops.
+_SCHEMA_WITH_LOOPS = 3
 #: Items of how many loops a process keeps parsed.
 _CACHED = 64
 
@@ -45,6 +49,7 @@ class LoopSteps(AcceptSteps):
         self, document: LoopDocument, *, caps: Mapping[Resource, float], tenant: str, by: str
     ) -> Written | Literal["conflict", "full"]:
         spec, address = self._packed(document.items)
+        now = self.now()
         config = document.loop
         fields = {**loop_rows.config_fields(config), "spec": address, "tenant": tenant}
         answer = self.calls.one(
@@ -55,7 +60,10 @@ class LoopSteps(AcceptSteps):
             uid=secrets.token_hex(8),
             fields={name: value for name, value in fields.items() if value != ""},
             limits=loop_rows.limit_fields(config.budget, caps),
-            items={item.id: str(ItemRecord(since=self.now())) for item in document.items},
+            items={
+                item.id: str(ItemRecord(state=document.states.get(item.id, "pending"), since=now))
+                for item in document.items
+            },
             spec=spec,
             most=MOST_LOOPS,
             note="created",
@@ -162,12 +170,9 @@ class LoopSteps(AcceptSteps):
         lines = self.calls.run("LRANGE", key, 0, limit - 1)
         return [LoopNote(**json.loads(line)) for line in lines]
 
-    def set_loop_slots(self, slots: int | None) -> None:
-        key = keys.loop_slots(self._loops_prefix)
-        if slots is None:
-            self.calls.run("DEL", key)
-        else:
-            self.calls.run("SET", key, slots)
+    def set_loop_slots(self, slots: int | None) -> list[Publication]:
+        answer = self.calls.one("set_loop_slots", self._loops_prefix, slots=slots)
+        return rows.publications(answer[1])
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -228,11 +233,17 @@ class LoopSteps(AcceptSteps):
     def _item_job(self, loop: str, item: str, run: ItemRun) -> dict[str, Any]:
         return {
             **self._accept_request(Submission(id=run.job_id, job=run.job)),
+            # Earlier releases would end the job without its item.
+            **self._schema_of_items(run.job),
             "pool": "agent",
             "of_loop": loop,
             "item": item,
             "memory": f"memory:item:{loop}/{item}",
         }
+
+    def _schema_of_items(self, job: Job) -> dict[str, Any]:
+        needs = max(_SCHEMA_WITH_LOOPS, self._schema.needed_by(job))
+        return {"needs": needs, "release": self._schema.release}
 
     # -- items ------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from mulligan.policies.jobs.breaker import ProviderPolicy
 from mulligan.policies.jobs.job import Job
+from mulligan.policies.jobs.provider_limits import ProviderLimits
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.ledger import keys
@@ -25,8 +26,8 @@ from mulligan.workers.settings.model import Settings
 from mulligan.workers.settings.profile_pools import own_limits
 from mulligan.workers.settings.tenant_settings import TenantQuota
 
-#: Quotas by tenant, and calls at once by provider.
-_Limits = tuple[Mapping[str, TenantQuota], Mapping[str, int]]
+#: Quotas by tenant, and limits by provider.
+_Limits = tuple[Mapping[str, TenantQuota], Mapping[str, ProviderLimits]]
 #: Seconds after which a process looks again whether the number of partitions was raised.
 REFRESH = 30.0
 
@@ -90,8 +91,8 @@ class Partitioned:
                 "gate": json.dumps(ProviderPolicy().request()),
             },
         )
-        #: Returns the configured calls at once to each provider.
-        self._ceilings: Callable[[], Mapping[str, int]] = dict
+        #: Returns the configured limits of each provider.
+        self._ceilings: Callable[[], Mapping[str, ProviderLimits]] = dict
         #: The configured limits that this process last wrote to the ledger.
         self._limits_from: _Limits = ({}, {})
         self._limits_digest = ""
@@ -109,8 +110,8 @@ class Partitioned:
         """Round trips to Redis so far."""
         return self.calls.round_trips
 
-    def limit_providers(self, ceilings: Callable[[], Mapping[str, int]]) -> None:
-        """Limit the calls at once to providers. ``ceilings`` is asked once, before a claim."""
+    def limit_providers(self, ceilings: Callable[[], Mapping[str, ProviderLimits]]) -> None:
+        """Limit the calls and tokens of providers. ``ceilings`` is asked once, before a claim."""
         self._ceilings = cache(ceilings)
 
     def now(self) -> float:
@@ -213,7 +214,11 @@ class Partitioned:
             f"tenant:{tenant}": f"{_text(quota.concurrency)}|{_text(quota.tokens_per_day)}"
             for tenant, quota in quotas.items()
         }
-        limits |= {f"provider:{name}": str(limit) for name, limit in ceilings.items()}
+        for name, each in ceilings.items():
+            if each.concurrency is not None:
+                limits[f"provider:{name}"] = str(each.concurrency)
+            if each.tokens_per_minute is not None:
+                limits[f"tokens:{name}"] = str(each.tokens_per_minute)
         text = json.dumps(limits, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16] if limits else ""
         self.calls.one("limits", self.prefixes()[0], limits=limits, digest=digest)

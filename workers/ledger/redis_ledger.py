@@ -129,7 +129,6 @@ class RedisLedger(
             id=entry.job_id,
             n=entry.attempt,
             token=lease.token,
-            provider_wait_ms=rows.milliseconds(output.provider_wait),
             verifications=list(verifications),
             priority=priority,
             report=report,

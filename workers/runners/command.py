@@ -17,7 +17,7 @@ from mulligan.policies.failures.command_output import first_error
 from mulligan.policies.jobs.job import Message, Output, Seconds
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.errors import BadInput, RunnerError
+from mulligan.tasks.ports.errors import BadInput, OutOfCredits, RunnerError
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
 from mulligan.workers.sandbox.diff import make_diff, read_diff
@@ -49,6 +49,10 @@ class CommandOptions(Value):
     #: Names of variables to pass on, besides PATH, the locale and a private home.
     env: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], ...] = ()
     limits: Limits = _AGENT_LIMITS
+    #: Whose limits and breaker count; several programs may use one account.
+    provider: Annotated[str, Field(pattern=r"^[\w][\w.:/@+-]{0,199}$")] | None = None
+    #: Exit codes by which the program says that its credits or its quota are used up.
+    out_of_credits_exit_codes: tuple[Annotated[int, Field(ge=1, le=255)], ...] = ()
 
 
 class CommandRunner:
@@ -60,7 +64,7 @@ class CommandRunner:
     def __init__(self, options: CommandOptions, *, blobs: BlobStore | None = None) -> None:
         self._options = options
         self._blobs = blobs
-        self.provider = f"command:{Path(options.argv[0]).name}"
+        self.provider = options.provider or f"command:{Path(options.argv[0]).name}"
         self.defaults = RunnerDefaults(timeout=options.timeout)
 
     @classmethod
@@ -74,6 +78,9 @@ class CommandRunner:
         variables = self._variables()
         with private_copy(request.workspace, self._blobs) as copy:
             completed = self._run(request, copy.directory, variables)
+            if self._says_out_of_credits(completed):
+                said = f"{self._options.argv[0]} {_describe_exit(completed)}"
+                raise OutOfCredits(f"{said}: out of credits or quota", provider=self.provider)
             if completed.timed_out or completed.exit_code != 0:
                 raise self._failure(completed, variables, WorkerPaths(copy.directory))
             return Output(
@@ -126,6 +133,11 @@ class CommandRunner:
         reason = evidence["error"] or "nothing on stderr"
         message = f"{self._options.argv[0]} {_describe_exit(completed)}: {reason}"
         return RunnerError(message, evidence, final=False)
+
+    def _says_out_of_credits(self, completed: Completed) -> bool:
+        """Whether its exit code says so. What it prints is never asked: it may quote anything."""
+        codes = self._options.out_of_credits_exit_codes
+        return not completed.timed_out and completed.exit_code in codes
 
     def _store_diff(self, copy: PrivateCopy) -> str | None:
         """Store what the program changed and return its address, or None if nothing changed."""

@@ -27,12 +27,14 @@ from mulligan.workers.runners.openai_faults import (
     refused,
     runner_error,
 )
-from mulligan.workers.runners.rate_limit_headers import asked_wait
+from mulligan.workers.runners.rate_limit_headers import asked_wait, told_limits
 from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
 
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"
 _PROBE_SECONDS = 3.0
+#: The usual rule, for answers without usage.
+_CHARACTERS_PER_TOKEN = 4
 #: Fields that the runner sets itself; ``extra`` may set the rest of a request body.
 RESERVED_FIELDS = frozenset({"model", "messages", "stream", "max_tokens", "response_format"})
 
@@ -205,10 +207,15 @@ class OpenAIRunner:
         seconds = min(request.timeout, self._options.timeout or request.timeout)
         openai_client.load()  # takes more than a second once, so before the clock starts
         started = time.monotonic()
-        response = self._complete(request_body(self._options, request), call, seconds)
+        body = request_body(self._options, request)
+        response = self._complete(body, call, seconds)
         output = read_completion(response.text, call, elapsed=time.monotonic() - started)
-        wait = asked_wait(response.headers, datetime.now(UTC))
-        return output if wait is None else output.model_copy(update={"provider_wait": wait})
+        about_provider = {
+            "provider_wait": asked_wait(response.headers, datetime.now(UTC)),
+            "rate_limits": told_limits(response.headers),
+            "token_cap": _most_tokens(body),
+        }
+        return output.model_copy(update=about_provider)
 
     def _provider_call(self) -> ProviderCall:
         options = self._options
@@ -248,6 +255,7 @@ class OpenAIRunner:
     ) -> openai_client.Response:
         import openai
 
+        served = True
         try:
             return openai_client.within(seconds, self._complete_with_or_without_format(body, call))
         except (TimeoutError, openai.APITimeoutError):
@@ -258,7 +266,9 @@ class OpenAIRunner:
             cause = error.__cause__ or error
             text = str(cause) or type(cause).__name__  # many of httpx's have no text
             reason = f"connection failed: {call.scrub(text)}"
-        raise TransportFault(f"{call.base_url}: {reason}", provider=call.provider)
+            served = type(cause).__name__ != "ConnectError"  # the HTTP library's own class
+        message = f"{call.base_url}: {reason}"
+        raise TransportFault(message, provider=call.provider, maybe_served=served)
 
     async def _complete_with_or_without_format(
         self, body: dict[str, Any], call: ProviderCall
@@ -311,6 +321,13 @@ def _token_cap(options: OpenAIOptions, request: Request) -> int | None:
     return max(1, min(known)) if known else None
 
 
+def _most_tokens(body: Mapping[str, Any]) -> int | None:
+    """Return the cap of the answer and about the prompt's tokens; None without a cap."""
+    cap: int | None = body.get("max_tokens")
+    prompt = sum(len(message["content"]) for message in body["messages"])
+    return None if cap is None else cap + prompt // _CHARACTERS_PER_TOKEN
+
+
 def response_format(
     constrain: str, decoding: Decoding, schema: Mapping[str, Json] | None
 ) -> dict[str, Json] | None:
@@ -346,6 +363,7 @@ def read_completion(text: str, call: ProviderCall, *, elapsed: float) -> Output:
         raise TransportFault(
             f"{call.base_url}: the answer is not a chat completion: {call.scrub(reason)}",
             provider=call.provider,
+            maybe_served=True,
         ) from None
     choice = completion.choices[0]
     if choice.finish_reason == "content_filter" or choice.message.refusal:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from mulligan.tasks.ports.errors import RunnerError, TransportFault
+from mulligan.tasks.ports.errors import OutOfCredits, RunnerError, TransportFault
 from mulligan.workers.runners.rate_limit_headers import asked_wait
 
 #: Besides 5xx.
@@ -18,6 +18,12 @@ _LONGEST_MESSAGE = 500
 #: Codes of OpenAI, Azure, llama.cpp and vLLM, found in ``code`` or ``type``.
 _CONTEXT_CODES = ("context_length", "exceed_context_size", "context_window")
 _FILTER_CODES = ("content_filter", "content_policy", "moderation")
+_PAYMENT_REQUIRED = 402
+#: With 403 or 429, the whole ``code`` or ``type`` that means that credits or quota are used up.
+_CREDIT_CODES = frozenset({
+    "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "billing_error",
+    "credit_balance_too_low", "insufficient_credits", "insufficient_balance", "insufficient_funds",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +62,11 @@ class ProviderRefusal:
         return any(code in self.codes for code in _FILTER_CODES)
 
     @property
+    def is_out_of_credits(self) -> bool:
+        coded = not _CREDIT_CODES.isdisjoint(self.codes.split())
+        return self.status == _PAYMENT_REQUIRED or (self.status in (403, 429) and coded)
+
+    @property
     def rejects_the_request(self) -> bool:
         """Whether the request may be accepted without an optional part (a response_format)."""
         return (
@@ -72,6 +83,14 @@ def refused(
     refusal: ProviderRefusal, call: ProviderCall, now: datetime
 ) -> TransportFault | RunnerError:
     """Return the error to raise for a refusal."""
+    if refusal.is_out_of_credits:
+        # The provider's own text is not repeated: it may quote part of the key.
+        return OutOfCredits(
+            f"{call.provider} answered {refusal.status}: out of credits or quota",
+            provider=call.provider,
+            status=refusal.status,
+            retry_after=asked_wait(refusal.headers, now),
+        )
     if may_succeed_later(refusal.status):
         return TransportFault(
             f"{call.provider} answered {refusal.status}: {call.scrub(refusal.message)}",

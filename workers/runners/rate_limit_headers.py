@@ -1,4 +1,4 @@
-"""Read how long a provider asks to wait from the headers of its response, whatever its status.
+"""Read how long a provider asks to wait, and what it still allows, from a response's headers.
 
 Headers come from outside: a value that makes no sense is ignored, and nothing here raises.
 """
@@ -11,9 +11,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
+from mulligan.policies.jobs.provider_limits import RateLimit, RateLimits
+
 #: A used-up allowance is no order to wait, and its reset is the time until the allowance is full
 #: again, which may be a day away while the next request is allowed in seconds.
 LONGEST_RESET = 60.0
+_LONGEST_REFILL = 86400.0
+#: More requests or tokens than any provider allows.
+_MOST = 1e12
 #: Longer than any duration or date that a provider sends.
 _LONGEST_TEXT = 64
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h|d)")
@@ -32,6 +37,28 @@ def asked_wait(headers: Mapping[str, str], now: datetime) -> float | None:
         return ordered
     resets = [_reset(headers, what) for what in ("requests", "tokens")]
     return max((reset for reset in resets if reset is not None), default=None)
+
+
+def told_limits(headers: Mapping[str, str]) -> RateLimits | None:
+    """Return what is left of the allowances of requests and tokens; None without such headers."""
+    found = RateLimits(requests=_told(headers, "requests"), tokens=_told(headers, "tokens"))
+    return found if found.requests or found.tokens else None
+
+
+def _told(headers: Mapping[str, str], what: str) -> RateLimit | None:
+    remaining = _number(headers.get(f"x-ratelimit-remaining-{what}"))
+    reset = _duration(headers.get(f"x-ratelimit-reset-{what}"))
+    if remaining is None or reset is None or remaining < 0 or reset < 0:
+        return None
+    limit = _number(headers.get(f"x-ratelimit-limit-{what}"))
+    known = limit is not None and limit >= max(1.0, remaining)
+    # Without the whole allowance, nobody knows how fast it fills up: do not wait for all of it.
+    longest = _LONGEST_REFILL if known else LONGEST_RESET
+    return RateLimit(
+        remaining=min(remaining, _MOST),
+        reset=min(reset, longest),
+        limit=min(limit, _MOST) if limit is not None and known else None,
+    )
 
 
 def _retry_after(headers: Mapping[str, str], now: datetime) -> float | None:

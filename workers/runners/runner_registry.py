@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 from pydantic import BaseModel
 
 from mulligan.policies.jobs.job import EXTERNAL, RunnerSpec
+from mulligan.policies.jobs.provider_limits import ProviderLimits
 from mulligan.policies.problem import Problem
 from mulligan.policies.suggestions import did_you_mean, name_hint
 from mulligan.policies.value import Json
@@ -27,8 +28,8 @@ from mulligan.workers.settings.profile_pools import HARD_LIMIT, POOL, pool_probl
 ENTRY_POINT_GROUP = "mulligan.runners"
 #: What a job may change of a profile: how the model is called, never which one or with which key.
 SAFE_OVERRIDES = frozenset({"temperature", "max_tokens", "timeout", "seed", "stop"})
-#: The option of every profile for the most calls at once to its provider, in the whole fleet.
-CONCURRENCY = "concurrency"
+#: The options of every profile that limit its provider in the whole fleet.
+FLEET_LIMITS = tuple(ProviderLimits.model_fields)
 _ONLY_IN_PROFILES = "a limit of the whole fleet: set it in a profile in mulligan.toml"
 #: Jobs choose overrides and so can ask for any number of runners: only the latest are kept.
 _MAX_RUNNERS = 256
@@ -132,19 +133,20 @@ class RunnerRegistry:
                 continue
         return sorted(found)
 
-    def ceilings(self) -> dict[str, int]:
-        """Return the most calls at once to each provider with a ``concurrency`` in a profile.
+    def ceilings(self) -> dict[str, ProviderLimits]:
+        """Return the limits of each provider with a ``concurrency`` or ``tokens_per_minute``.
 
-        Of several profiles with one provider, the smallest number counts. A profile that cannot
+        Of several profiles with one provider, the smallest numbers count. A profile that cannot
         be built here limits nothing.
         """
-        found: dict[str, int] = {}
+        found: dict[str, ProviderLimits] = {}
         for name, profile in self.profiles.items():
-            limit = profile.get(CONCURRENCY)
-            if limit is None or self.check(RunnerSpec(profile=name), allow_inline=False):
+            limits = {each: profile[each] for each in FLEET_LIMITS if each in profile}
+            if not limits or self.check(RunnerSpec(profile=name), allow_inline=False):
                 continue
             provider = self.resolve(RunnerSpec(profile=name), allow_inline=False).provider
-            found[provider] = min(limit, found.get(provider, limit))
+            known = found.get(provider, ProviderLimits())
+            found[provider] = known.stricter(ProviderLimits(**limits))
         return found
 
     def kinds(self) -> list[str]:
@@ -179,7 +181,7 @@ class RunnerRegistry:
             )
             raise BadInput.at("runner.kind", message, "not_allowed")
         options = dict(spec.options)
-        for name in (CONCURRENCY, POOL, HARD_LIMIT):
+        for name in (*FLEET_LIMITS, POOL, HARD_LIMIT):
             if options.pop(name, None) is not None:
                 problems.append(Problem(_ONLY_IN_PROFILES, ("runner", name), "not_allowed"))
         return _Definition(spec.kind or "", options)
@@ -194,10 +196,11 @@ class RunnerRegistry:
         kind = options.pop("kind", None)
         if not isinstance(kind, str):
             raise BadInput(_in_profile(name, Problem.at("kind", "is required", "missing")))
-        limit = options.pop(CONCURRENCY, None)
-        if limit is not None and (type(limit) is not int or limit < 1):
-            problem = Problem.at(CONCURRENCY, f"must be a whole number from 1, not {limit!r}")
-            problems.append(_in_profile(name, problem))
+        for field_name in FLEET_LIMITS:
+            limit = options.pop(field_name, None)
+            if limit is not None and (type(limit) is not int or limit < 1):
+                problem = Problem.at(field_name, f"must be a whole number from 1, not {limit!r}")
+                problems.append(_in_profile(name, problem))
         problems += [_in_profile(name, each) for each in pool_problems(self.profiles[name])]
         for option in (POOL, HARD_LIMIT):
             options.pop(option, None)

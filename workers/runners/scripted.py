@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from mulligan.policies.jobs.job import Output, Seconds, Usage
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports.errors import TransportFault
+from mulligan.tasks.ports.errors import OutOfCredits, TransportFault
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.runner_options import read_options
 
@@ -20,10 +20,11 @@ PROVIDER = "scripted"
 #: A script may occupy a worker's slot this long.
 LONGEST_DELAY = 60.0
 _REMEMBERED_FAULTS = 10_000
+_PAYMENT_REQUIRED = 402
 
 
 class ScriptedFault(Value):
-    """A transport fault instead of an answer."""
+    """A transport fault instead of an answer. 402 means that the credits are used up."""
 
     status: int | None = Field(default=None, ge=100, le=599)
     retry_after: Seconds | None = None
@@ -101,7 +102,8 @@ class ScriptedRunner:
 
     def _fault(self, fault: ScriptedFault) -> TransportFault:
         what = f"status {fault.status}" if fault.status else "no connection"
-        return TransportFault(
+        raised = OutOfCredits if fault.status == _PAYMENT_REQUIRED else TransportFault
+        return raised(
             f"scripted fault: {what}",
             provider=PROVIDER,
             status=fault.status,

@@ -16,7 +16,9 @@ class WebhookSettings(BaseModel):
 
     url: str = Field(pattern=r"^https?://\S+$")
     secret_env: str | None = None
-    events: SortedSet[WebhookEvent] = frozenset({"escalated", "breaker_opened", "budget_exhausted"})
+    events: SortedSet[WebhookEvent] = frozenset(
+        {"escalated", "breaker_opened", "out_of_credits", "budget_exhausted"}
+    )
 
 
 class AlertSettings(BaseModel):

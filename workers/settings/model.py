@@ -36,6 +36,7 @@ from mulligan.workers.settings.ledger_settings import (
     RetentionSettings,
     SizeSettings,
 )
+from mulligan.workers.settings.loop_settings import LoopSettings
 from mulligan.workers.settings.pool_settings import PoolSettings
 from mulligan.workers.settings.tenant_settings import TenantSettings
 
@@ -44,6 +45,7 @@ from mulligan.workers.settings.tenant_settings import TenantSettings
 # docs/configuration.md from the bottom up.
 class Settings(
     RepairLimitSettings,
+    LoopSettings,
     EditSettings,
     AlertSettings,
     TenantSettings,

@@ -28,8 +28,10 @@ def providers(json: Json = False) -> None:
 
 def _print_table(rows: list[ProviderRow], now: float) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("provider", "breaker", "running", "limit", "waiting", "longest wait"):
-        right = name in ("running", "limit", "waiting")
+    tokens = any(row.tokens_per_minute is not None for row in rows)
+    names = ["provider", "breaker", "running", "limit", "waiting", "longest wait"]
+    for name in [*names, *(["tokens a minute"] if tokens else [])]:
+        right = name in ("running", "limit", "waiting", "tokens a minute")
         table.add_column(name, no_wrap=True, justify="right" if right else "left")
     table.add_column("last fault")
     table.add_column("now")
@@ -42,10 +44,17 @@ def _print_table(rows: list[ProviderRow], now: float) -> None:
             _limit(row),
             number(row.parked),
             duration(row.oldest_seconds),
+            *([_tokens(row)] if tokens else []),
             fault if row.last_fault else UNKNOWN,
             row.text,
         )
     screen.out().print(table)
+
+
+def _tokens(row: ProviderRow) -> str:
+    if row.tokens_per_minute is None:
+        return UNKNOWN
+    return f"{number(row.tokens_used or 0)} of {number(row.tokens_per_minute)}"
 
 
 def _limit(row: ProviderRow) -> str:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Literal
 
 import typer
 
 from mulligan.console.cli.output import screen
 from mulligan.console.jobfiles.config_schema import config_schema
 from mulligan.console.jobfiles.job_schema import job_schema
+from mulligan.console.jobfiles.model_schema import Schema
+from mulligan.console.loopfiles.loop_schema import loop_schema, spec_schema
 
-Kind = Literal["job", "config"]
+Kind = Literal["job", "config", "loop", "spec"]
+_SCHEMAS: dict[Kind, Callable[[], Schema]] = {
+    "job": job_schema,
+    "config": config_schema,
+    "loop": loop_schema,
+    "spec": spec_schema,
+}
 
 
 def schema(
     kind: Annotated[
         Kind,
-        typer.Argument(metavar="KIND", help="`job` for job files, `config` for mulligan.toml."),
+        typer.Argument(
+            metavar="KIND",
+            help="`job` for job files, `config` for mulligan.toml, `loop` for loop.yaml and"
+            " templates, `spec` for spec files.",
+        ),
     ],
 ) -> None:
     """Print a JSON Schema for editors.
@@ -26,5 +39,5 @@ def schema(
     screen.emit(schema_for(kind))
 
 
-def schema_for(kind: Kind) -> dict[str, Any]:
-    return job_schema() if kind == "job" else config_schema()
+def schema_for(kind: Kind) -> Schema:
+    return _SCHEMAS[kind]()

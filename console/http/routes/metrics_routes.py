@@ -25,7 +25,7 @@ from mulligan.policies.figures.facts import RETRY_BOUNDS, SCORE_BOUNDS, Figure
 from mulligan.workers.celery.broker.queue_depth import waiting
 from mulligan.workers.celery.broker.queues import SHOWN_QUEUES
 
-_BREAKERS = {"closed": 0, "limited": 0, "half_open": 1, "open": 2}
+_BREAKERS = {"closed": 0, "limited": 0, "half_open": 1, "open": 2, "out_of_credits": 3}
 _GROUPS = 5000
 
 
@@ -126,7 +126,7 @@ class _Metrics(Collector):
         known = self._context.ledger.breakers.all()
         yield _labelled(
             "breaker_state",
-            "0 closed, 1 half open, 2 open.",
+            "0 closed, 1 half open, 2 open, 3 out of credits.",
             "provider",
             {name: _BREAKERS[each.state] for name, each in known.items()},
         )

@@ -151,5 +151,5 @@ class LoopLedger(Protocol):
     def loop_log(self, name: str, *, limit: int = 100) -> list[LoopNote]:
         """Return the loop's log, the newest line first."""
 
-    def set_loop_slots(self, slots: int | None) -> None:
-        """Set the slots that all loops share; None: those of the settings."""
+    def set_loop_slots(self, slots: int | None) -> list[Publication]:
+        """Set the slots that all loops share; None: those of the settings. Return what to publish."""

@@ -16,13 +16,13 @@ from support.cli_process import Shell
 from support.fleet import Fleet, running_fleet
 from support.jobs import GOOD, WRONG_TYPE, answer, scripted
 from support.ledger_scenario import Scenario, ScenarioMaker
-from support.provider_calls import fail_call, open_breaker, start_call
+from support.provider_calls import ask, fail_call, open_breaker, start_call
 from support.settlements import escalates, succeeds
 from support.waiting import wait_for
 from support.webhook_receiver import Receiver, running_receiver
 
 from mulligan.policies.escalations.alerts import verify_signature
-from mulligan.tasks.ports.ledger import JobView
+from mulligan.tasks.ports.ledger import Claim, JobView
 from mulligan.workers.alerts import deliveries
 from mulligan.workers.alerts.webhooks import Webhooks
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -262,6 +262,31 @@ def test_a_breaker_is_alerted_once_per_window(new_alerts: AlertsMaker, receiver:
     assert alerts.tick() == 1
     sent = [(b["event"], b["provider"], b["count"]) for b in receiver.bodies]
     assert sent == [("breaker_opened", "openai-eu", 1), ("breaker_opened", "openai-eu", 3)]
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        (["escalated", "breaker_opened", "out_of_credits"], "out_of_credits"),
+        (["breaker_opened"], "breaker_opened"),  # who asked for broken providers hears of it, too
+    ],
+)
+def test_a_provider_without_credits_is_alerted_once_per_window(
+    new_alerts: AlertsMaker, receiver: Receiver, events: list[str], expected: str
+) -> None:
+    alerts = new_alerts({"events": events})
+    ledger = alerts.scenario.ledger
+    fail_call(ledger, start_call(ledger, "openai-eu"), status=402)
+    assert alerts.tick() == 1
+    alerts.scenario.advance(61)
+    for publication in alerts.scenario.sweep():  # the probe, refused as well
+        claim = ask(ledger, publication.entry.job_id, "openai-eu")
+        assert isinstance(claim, Claim)
+        fail_call(ledger, claim, status=402)
+    assert alerts.tick() == 0
+    (body,) = receiver.bodies
+    assert (body["event"], body["provider"], body["reason"]) == (expected, "openai-eu", "credits")
+    assert body["text"] == "openai-eu is out of credits: its jobs wait"
 
 
 def test_every_finished_job_is_sent_once_without_its_answer(
@@ -515,7 +540,7 @@ def test_the_command_line_lists_tests_retries_and_drops(
     listed = shell.invoke_json("webhooks", "list")
     assert listed["deliveries"] == []
     assert [hook["events"] for hook in listed["webhooks"]] == [
-        ["breaker_opened", "budget_exhausted", "escalated"]
+        ["breaker_opened", "budget_exhausted", "escalated", "out_of_credits"]
     ]
     nothing = shell.invoke("webhooks", "retry", "fleet-none-1", code=2)
     assert "no dead delivery fleet-none-1" in nothing.output

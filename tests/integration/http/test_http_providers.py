@@ -14,6 +14,7 @@ from support.provider_calls import ask, fail_call, open_breaker, start_call, sub
 
 from mulligan.console.cli.doctor_checks import check_parked
 from mulligan.console.http.context import ConsoleContext, open_context
+from mulligan.policies.jobs.job import Output, Usage
 from mulligan.tasks.ports.ledger import ClaimRefused
 
 PROVIDER = "models.example"
@@ -72,6 +73,59 @@ def test_an_open_breaker_is_listed(context: ConsoleContext) -> None:
     _, row = get_json(client_of(context), "/api/providers")["providers"]
     assert (row["state"], row["faults"], row["last_fault"]) == ("open", 5, "answered 503")
     assert row["text"].startswith("failed 5 times in a row, next try at ")
+
+
+def test_a_provider_without_credits_is_shown_as_such(context: ConsoleContext) -> None:
+    call = start_call(context.ledger, PROVIDER)
+    fail_call(context.ledger, call, status=402)
+    row = provider_row(context)
+    assert (row["state"], row["limit"]) == ("out_of_credits", 1)
+    assert row["text"].startswith("out of credits, next try at ")
+    assert row["last_fault"] == "answered 402: out of credits"
+    browser = client_of(context)
+    assert get_json(browser, f"/api/jobs/{call.job_id}")["waiting_for"] == "credits"
+    assert "out of credits" in browser.get("/operations", headers=HTML).text
+    assert f"provider {PROVIDER}: out of credits" in browser.get("/", headers=HTML).text
+    assert f'mulligan_breaker_state{{provider="{PROVIDER}"}} 3.0' in browser.get("/metrics").text
+    (warning,) = check_parked(context.services)
+    assert f"mulligan queue resume provider:{PROVIDER}" in str(warning.fix)
+
+
+def test_tokens_a_minute_are_shown(settings: SettingsMaker) -> None:
+    profile = {"kind": "openai", "base_url": f"http://{PROVIDER}/v1", "model": "m"}
+    limited = {**profile, "tokens_per_minute": 1000}
+    context = open_context(settings(runners={f"of-{PROVIDER}": limited}))
+    assert provider_row(context)["tokens_per_minute"] == 1000
+    call = start_call(context.ledger, PROVIDER)
+    context.ledger.store_output(call.lease, Output(text="x", usage=Usage(total_tokens=990)))
+    assert isinstance(
+        ask(context.ledger, submit_for(context.ledger, f"of-{PROVIDER}"), PROVIDER), ClaimRefused
+    )
+    row = provider_row(context)
+    assert (row["tokens_used"], row["tokens_per_minute"], row["parked"]) == (990, 1000, 1)
+    assert row["text"] == "990 of 1,000 tokens a minute are used"
+    page = client_of(context).get("/operations", headers=HTML).text
+    assert "990 of 1,000 tokens a minute" in page
+    env = {
+        "MULLIGAN_BROKER_URL": context.settings.broker_url or "",
+        "MULLIGAN_RUNNERS": json.dumps(context.settings.runners),
+        "COLUMNS": "200",
+    }
+    printed = invoke("providers", env=env).output
+    assert "tokens a minute" in printed
+    assert "990 of 1,000" in printed
+
+
+def test_sessions_of_programs_that_share_an_account_are_limited(settings: SettingsMaker) -> None:
+    agent = {"kind": "command", "argv": ["agent"], "provider": "account"}
+    profiles = {"coder": {**agent, "concurrency": 2}, "reviewer": agent}
+    ledger = open_context(settings(runners=profiles)).ledger
+    claims = [
+        ask(ledger, submit_for(ledger, profile), "account")
+        for profile in ("coder", "reviewer", "reviewer")
+    ]
+    assert claims[2] == ClaimRefused("provider_busy", "provider:account")
+    assert ledger.breakers.all()["account"].in_flight == 2
 
 
 def test_a_person_s_pause_is_told_from_the_provider_s(context: ConsoleContext) -> None:

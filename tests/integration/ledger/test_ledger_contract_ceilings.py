@@ -8,11 +8,13 @@ from support.ledger_scenario import Scenario, ScenarioMaker
 from support.provider_calls import answer_call, ask, fail_call, start_call, submit_for
 
 from mulligan.policies.jobs.job import Output
+from mulligan.policies.jobs.provider_limits import ProviderLimits
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused
 
 
 def limited(scenario: Scenario, **ceilings: int) -> Scenario:
-    scenario.ledger.limit_providers(lambda: ceilings)
+    limits = {name: ProviderLimits(concurrency=most) for name, most in ceilings.items()}
+    scenario.ledger.limit_providers(lambda: limits)
     return scenario
 
 

@@ -12,6 +12,7 @@ from mulligan.tasks.loops import change
 from mulligan.tasks.loops.change import LoopConflict, NoSuchLoop
 from mulligan.tasks.loops.plan import decide
 from mulligan.tasks.ports.ledger import Caller, ClaimRefused, Entry, Written
+from mulligan.workers.ledger import keys
 
 
 @pytest.fixture
@@ -187,8 +188,9 @@ def test_a_freed_slot_goes_to_another_loop(loops: LoopScenario) -> None:
 def test_slots_set_by_a_person_win(loops: LoopScenario) -> None:
     loops.slots = 1
     loops.create(item("a"), item("b"), item("c"))
-    loops.scenario.ledger.set_loop_slots(2)
-    assert loops.admitted() == ["a", "b"]
+    loops.plan()
+    assert loops.hints(loops.scenario.ledger.set_loop_slots(2)) == ["alpha"]
+    assert loops.admitted() == ["b"]
     loops.scenario.ledger.set_loop_slots(None)
     loops.passes("a")
     assert loops.admitted() == []
@@ -292,6 +294,23 @@ def test_the_job_of_an_earlier_run_cannot_be_requeued(loops: LoopScenario) -> No
     refused = loops.scenario.ledger.end_escalation(f"{job_id}:1", how="requeued", by="ada")
     assert isinstance(refused, ClaimRefused)
     assert loops.item("a").state == "pending"
+
+
+def test_an_item_whose_job_is_gone_fails_at_the_next_plan(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.plan()
+    key = keys.job(loops.scenario.ledger.prefixes()[0], loops.item("a").job_id)
+    loops.scenario.ledger.calls.run("DEL", key)
+    loops.plan()
+    assert (loops.item("a").state, loops.item("a").reason) == ("failed", "its job is gone")
+
+
+def test_a_running_loop_is_looked_at_every_minute(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.plan()
+    assert str(hint()) not in loops.scenario.swept_entries()
+    loops.scenario.advance(61)
+    assert str(hint()) in loops.scenario.swept_entries()
 
 
 # -- pausing and stopping --------------------------------------------------------------------------

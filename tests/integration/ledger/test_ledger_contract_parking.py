@@ -19,6 +19,7 @@ from support.provider_calls import (
 from support.settlements import retries_by_policy, retries_immediately, succeeds
 
 from mulligan.policies.cycles.cycle import CycleStatus
+from mulligan.policies.jobs.provider_limits import ProviderLimits
 from mulligan.tasks.ports.ledger import Accepted, Claim, ClaimRefused, Entry, Submission
 from mulligan.workers.ledger.stored.job_ids import job_id as new_job_id
 
@@ -389,7 +390,7 @@ def test_released_entries_do_not_take_every_worker_from_others(scenario: Scenari
     """Given a provider whose calls are all that runs, then what it releases queues like new work;
     once others have most of the workers, its entries go to the front, to keep its slots filled."""
     ledger = scenario.ledger
-    ledger.limit_providers(lambda: {"api": 2})
+    ledger.limit_providers(lambda: {"api": ProviderLimits(concurrency=2)})
     calls = [start_call(ledger, "api", priority=5) for _ in range(2)]
     for _ in range(2):
         assert submit(scenario, labels={}, priority=5).publication is None

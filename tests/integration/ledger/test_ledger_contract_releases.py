@@ -9,6 +9,7 @@ from support.ledger_scenario import Scenario, ScenarioMaker
 from support.provider_calls import answer_call, ask, start_call, submit_for
 from support.settlements import retries_by_policy
 
+from mulligan.policies.jobs.provider_limits import ProviderLimits
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
@@ -20,7 +21,8 @@ def waits(found: Claim | ClaimRefused) -> bool:
 
 
 def limited(scenario: Scenario, **ceilings: int) -> RedisLedger:
-    scenario.ledger.limit_providers(lambda: ceilings)
+    limits = {name: ProviderLimits(concurrency=most) for name, most in ceilings.items()}
+    scenario.ledger.limit_providers(lambda: limits)
     return scenario.ledger
 
 

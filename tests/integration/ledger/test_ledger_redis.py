@@ -19,6 +19,8 @@ from support.redis_server import RedisServer
 from support.settlements import escalates, retries_by_policy, retries_immediately, succeeds
 from support.waiting import wait_for
 
+from mulligan.policies.jobs.job import Output
+from mulligan.policies.jobs.provider_limits import RateLimit, RateLimits
 from mulligan.tasks.loops import change
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import (
@@ -361,6 +363,9 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
     assert isinstance(scenario.ledger, RedisLedger)
     fail_call(scenario.ledger, start_call(scenario.ledger, "provider"))
     start_call(scenario.ledger, "provider", labels={"tenant": "acme"})
+    told = RateLimits(requests=RateLimit(remaining=9, reset=9))
+    answered = Output(text="31", rate_limits=told)
+    scenario.ledger.store_output(start_call(scenario.ledger, "other").lease, answered)
     scenario.submit()
     scenario.ledger.refused_submissions.note([], id="1", origin="celery", raw={})
     use_loops(scenario)

@@ -14,7 +14,7 @@ from mulligan.policies.jobs.job import Message, RunnerSpec, Workspace
 from mulligan.policies.value import Json
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.cancellation import Cancellation, cancelled_by
-from mulligan.tasks.ports.errors import BadInput, CallCancelled, RunnerError
+from mulligan.tasks.ports.errors import BadInput, CallCancelled, OutOfCredits, RunnerError
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.command import CommandRunner, prompt_text
 from mulligan.workers.runners.runner_registry import RunnerRegistry
@@ -144,6 +144,31 @@ def test_the_shorter_timeout_ends_it(configured: Json, requested: float) -> None
     error = error_of(python("import time; time.sleep(60)", timeout=configured), timeout=requested)
     assert error.evidence["timed_out"] is True
     assert "did not end within" in str(error)
+
+
+def test_an_exit_code_of_the_profile_means_out_of_credits() -> None:
+    code = "import sys; print('working'); sys.exit(75)"
+    runner = python(code, out_of_credits_exit_codes=[75, 76], provider="agent-account")
+    with pytest.raises(OutOfCredits) as caught:
+        runner.answer(request())
+    assert caught.value.provider == "agent-account"
+    assert "exited with code 75: out of credits or quota" in str(caught.value)
+
+
+def test_no_text_of_a_program_means_out_of_credits() -> None:
+    """Given agents that quote such a message, in an answer and on stderr."""
+    said = "You exceeded your 5-hour limit. insufficient_quota"
+    runner = python(f"print({said!r})", out_of_credits_exit_codes=[75])
+    assert runner.answer(request()).text == said + "\n"
+    failing = f"import sys; print({said!r}, file=sys.stderr); sys.exit(1)"
+    error = error_of(python(failing, out_of_credits_exit_codes=[75]))
+    assert (error.evidence["kind"], error.final) == ("command_failed", False)
+
+
+def test_a_timeout_is_no_lack_of_credits() -> None:
+    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(75)); time.sleep(60)"
+    error = error_of(python(code, out_of_credits_exit_codes=[75]), timeout=0.5)
+    assert error.evidence["timed_out"]
 
 
 def test_a_missing_program_is_final_and_says_what_to_do() -> None:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from mulligan.policies.jobs.job import Decoding, Message, Usage
+from mulligan.policies.jobs.provider_limits import RateLimit, RateLimits
 from mulligan.policies.value import Json
 from mulligan.tasks.ports.cancellation import Cancellation, cancelled_by
-from mulligan.tasks.ports.errors import CallCancelled, RunnerError, TransportFault
+from mulligan.tasks.ports.errors import CallCancelled, OutOfCredits, RunnerError, TransportFault
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.openai import OpenAIRunner
 
@@ -199,6 +200,64 @@ def test_a_refusal_without_retry_after_waits_for_the_reset_of_its_allowance(
 
 
 @pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (402, refusal("pay")),
+        (402, "not even an error object"),
+        (429, refusal("later", code="insufficient_quota", type="requests")),
+        (429, refusal("later", type="insufficient_quota")),
+        (403, refusal("no", code="billing_hard_limit_reached")),
+        (403, refusal("no", type="credit_balance_too_low")),
+    ],
+)
+def test_a_status_or_a_code_says_that_credits_are_used_up(
+    provider: Provider, status: int, error: Json
+) -> None:
+    provider.script = always(error, status)
+    fault = fault_of(provider)
+    assert isinstance(fault, OutOfCredits)
+    assert (fault.status, fault.provider) == (status, runner(provider).provider)
+    assert f"answered {status}: out of credits or quota" in str(fault)
+    assert len(provider.bodies) == 1
+
+
+TEXT = "You exceeded your 5-hour limit: insufficient_quota, credit_balance_too_low"
+
+
+@pytest.mark.parametrize(
+    ("status", "later"), [(429, True), (500, True), (403, False), (400, False)]
+)
+def test_no_text_of_a_refusal_says_so(provider: Provider, status: int, later: bool) -> None:
+    provider.script = always(refusal(TEXT, code="rate_limit_exceeded"), status)
+    with pytest.raises(TransportFault if later else RunnerError) as caught:
+        runner(provider).answer(request())
+    assert not isinstance(caught.value, OutOfCredits)
+
+
+def test_no_text_of_an_answer_says_so(provider: Provider) -> None:
+    provider.script = always(completion(TEXT))
+    assert runner(provider).answer(request()).text == TEXT
+
+
+def test_an_answer_says_what_its_provider_still_allows(provider: Provider) -> None:
+    headers = {
+        "x_ratelimit_limit_tokens": "30000",
+        "x_ratelimit_remaining_tokens": "1200",
+        "x_ratelimit_reset_tokens": "57.6s",
+    }
+    provider.script = always(completion("31", usage=None), 200, **headers)
+    output = runner(provider, max_tokens=50).answer(request())
+    assert output.rate_limits == RateLimits(
+        tokens=RateLimit(remaining=1200, reset=57.6, limit=30000)
+    )
+    assert output.token_cap == 50 + len("How old?") // 4
+    assert runner(provider).answer(request()).token_cap is None
+    stored = output.model_dump_json()
+    assert "rate_limits" not in stored
+    assert "token_cap" not in stored
+
+
+@pytest.mark.parametrize(
     ("status", "error", "kind", "cause", "part"),
     [
         (401, refusal(f"Incorrect key {KEY[:6]}"), "tool_error", "key_refused", KEY_ENV),
@@ -276,6 +335,7 @@ def test_an_unreachable_server_is_a_transport_fault() -> None:
     with pytest.raises(TransportFault, match="connection failed") as caught:
         OpenAIRunner.from_options({"base_url": url, "model": "m"}).answer(request())
     assert url in str(caught.value)
+    assert not caught.value.maybe_served
 
 
 def test_an_incomplete_response_is_a_transport_fault(provider: Provider) -> None:
@@ -284,7 +344,9 @@ def test_an_incomplete_response_is_a_transport_fault(provider: Provider) -> None
         handler.close_connection = True
 
     provider.script = script
-    assert "connection failed: " in str(fault_of(provider))
+    fault = fault_of(provider)
+    assert "connection failed: " in str(fault)
+    assert fault.maybe_served  # the answer was begun, and paid for
     assert len(provider.bodies) == 1
 
 

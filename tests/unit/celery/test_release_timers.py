@@ -11,6 +11,7 @@ from support.ledger_scenario import ScenarioMaker, attempt_context
 from support.provider_calls import ask, start_call, submit_for
 
 from mulligan.policies.jobs.job import Output
+from mulligan.policies.jobs.provider_limits import ProviderLimits
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.ports.errors import LedgerUnavailable, TransportFault
 from mulligan.tasks.ports.ledger import AttemptLedger, Claim, ClaimRefused, Entry, Publication
@@ -100,7 +101,7 @@ def test_the_ledger_releases_only_what_the_provider_takes_now(
     """Given a provider that is paused for 20 s, and two jobs that wait for it."""
     scenario = new_fake_scenario()
     ledger = scenario.ledger
-    ledger.limit_providers(lambda: {"api": 1})
+    ledger.limit_providers(lambda: {"api": ProviderLimits(concurrency=1)})
     ledger.store_output(start_call(ledger, "api").lease, Output(text="31", provider_wait=20.0))
     jobs = [submit_for(ledger, "of-api") for _ in range(2)]
     for job in jobs:

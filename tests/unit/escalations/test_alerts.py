@@ -54,6 +54,14 @@ def alert(event: str, count: int = 1, **about: Any) -> Alert:
         ),
         (alert("breaker_opened", provider="openai-eu"), "the breaker of openai-eu opened"),
         (alert("breaker_opened", 3, provider="eu"), "the breaker of eu opened 3 times"),
+        (
+            alert("out_of_credits", 3, provider="eu", reason="credits"),
+            "eu is out of credits: its jobs wait",
+        ),
+        (
+            alert("breaker_opened", provider="eu", reason="credits"),
+            "eu is out of credits: its jobs wait",
+        ),
         (alert("job_finished", job_id="p00-a", state="succeeded"), "job p00-a succeeded"),
         (
             alert("job_finished", job_id="p00-a", state="escalated", reason="deadline"),

@@ -24,6 +24,7 @@ NOON = 1794918600.0
         ("budget", "quota:acme", "the quota of acme"),
         ("provider", "provider:127.0.0.1:8080", "provider 127.0.0.1:8080"),
         ("breaker", "provider:api.example", "provider api.example"),
+        ("credits", "provider:api.example", "provider api.example"),
     ],
 )
 def test_every_reason_to_wait_has_words(
@@ -51,6 +52,23 @@ def test_every_reason_to_wait_has_words(
             Breaker(state="half_open", limit=1, in_flight=1, faults=5),
             "failed, one call is trying it again",
         ),
+        (
+            Breaker(state="out_of_credits", limit=1, until=NOON + 60),
+            "out of credits, next try at 12:31:00 UTC",
+        ),
+        (
+            Breaker(state="out_of_credits", limit=1, in_flight=1, until=NOON - 5),
+            "out of credits, one call is trying it again",
+        ),
+        (
+            Breaker(limit=8, in_flight=1, tokens_per_minute=9000, tokens_used=8500, used_up=True),
+            "8,500 of 9,000 tokens a minute are used, running calls need the rest",
+        ),
+        (
+            Breaker(limit=8, tokens_per_minute=9000, tokens_used=9100, used_up=True),
+            "9,100 of 9,000 tokens a minute are used",
+        ),
+        (Breaker(limit=8, in_flight=2, used_up=True), "running calls need what it still allows"),
     ],
 )
 def test_the_state_of_a_provider_has_words(provider: Breaker, expected: str) -> None:

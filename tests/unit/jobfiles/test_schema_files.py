@@ -16,7 +16,14 @@ import jsonschema_rs
 import pytest
 from pydantic import BaseModel
 from ruamel.yaml import YAML
-from support.job_file_cases import INVALID, LOADER_ONLY, VALID, job, with_defaults
+from support.job_file_cases import (
+    INVALID,
+    LOADER_ONLY,
+    VALID,
+    is_loop_file,
+    job,
+    with_defaults,
+)
 
 from mulligan.console.cli.commands.schema import Kind, schema_for
 from mulligan.console.jobfiles import model_schema
@@ -201,7 +208,8 @@ def documents() -> list[Path]:
 
 def examples(pattern: str) -> list[Any]:
     found = sorted((ROOT / "examples").rglob(pattern))
-    found = [path for path in found if "edits" not in path.parts]  # plans and suites
+    if pattern == "*.yaml":  # not plans, suites, loops and specs
+        found = [path for path in found if not {"edits", "loops"} & set(path.parts)]
     return [pytest.param(path, id=str(path.relative_to(ROOT / "examples"))) for path in found]
 
 
@@ -281,6 +289,8 @@ def test_plug_ins_are_part_of_the_schema(
 def test_job_files_in_the_documents_are_valid(path: Path) -> None:
     """The missing fields of a fragment are added."""
     for block in blocks(path, "yaml"):
+        if is_loop_file(block):
+            continue
         data = YAML(typ="safe").load(block)
         whole = not isinstance(data, dict) or "jobs" in data
         assert problems(validator("job"), data if whole else {**job(), **data}) == []

@@ -23,6 +23,7 @@ from mulligan.tasks.ports.errors import (
     BadInput,
     BlobsUnavailable,
     CallCancelled,
+    OutOfCredits,
     RunnerError,
     TransportFault,
     VerifierError,
@@ -151,6 +152,34 @@ def test_a_transport_fault_is_not_a_failure_of_the_answer() -> None:
     assert (view.state, view.waiting_for) == ("waiting", "provider")
     assert view.attempts[0].verdict is None
     assert view.attempts[0].faults == 1
+
+
+def test_being_out_of_credits_is_not_a_failure_of_the_answer() -> None:
+    fault = OutOfCredits("402", provider="fake", status=402)
+    outcome, view = Worker(fault).run(make_job())
+    assert isinstance(outcome, Requeued)
+    assert 59 < outcome.delay <= 60
+    assert (view.state, view.waiting_for) == ("waiting", "credits")
+    assert view.attempts[0].verdict is None
+    assert (view.attempts[0].claims, view.tokens) == (0, None)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "You exceeded your 5-hour limit",
+        "Error 402: insufficient_quota, your credit balance is too low",
+        RunnerError("You exceeded your 5-hour limit", {"kind": "command_failed"}, final=False),
+    ],
+)
+def test_no_text_stops_a_provider(answer: Answer) -> None:
+    """Given an answer or an error that reads like a limit, then it is judged as any other."""
+    worker = Worker(answer)
+    outcome, view = worker.run(make_job())
+    assert isinstance(outcome, Settled)
+    assert view.attempts[0].verdict is not None
+    provider = worker.ledger.breakers.all()["fake"]
+    assert (provider.state, provider.until) == ("closed", 0.0)
 
 
 def test_an_absurd_retry_after_does_not_hold_a_job_until_its_deadline() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.workers.runners.rate_limit_headers import LONGEST_RESET, asked_wait
+from mulligan.policies.jobs.provider_limits import RateLimit, RateLimits
+from mulligan.workers.runners.rate_limit_headers import LONGEST_RESET, asked_wait, told_limits
 
 NOW = datetime(2025, 3, 14, 9, 30, tzinfo=UTC)
 
@@ -82,11 +83,41 @@ def test_retry_after_wins_over_a_reset_and_the_longer_reset_counts() -> None:
     assert asked_wait(used_up | {"retry-after": "2"}, NOW) == 2.0
 
 
+@pytest.mark.parametrize(
+    ("limit", "remaining", "reset", "expected"),
+    [
+        ("30000", "1200", "57.6s", RateLimit(remaining=1200, reset=57.6, limit=30000)),
+        ("30000", "0", "24h", RateLimit(remaining=0, reset=86400, limit=30000)),
+        # Without a limit that makes sense, the wait is short.
+        (None, "5", "24h", RateLimit(remaining=5, reset=LONGEST_RESET)),
+        ("3", "5", "9s", RateLimit(remaining=5, reset=9)),
+        ("0", "0", "9s", RateLimit(remaining=0, reset=9)),
+        ("30000", "-1", "9s", None),
+        ("30000", "many", "9s", None),
+        ("30000", "5", "soon", None),
+        ("30000", "5", None, None),
+    ],
+)
+@pytest.mark.parametrize("what", ["requests", "tokens"])
+def test_what_is_left_of_an_allowance_is_read(
+    what: str,
+    limit: str | None,
+    remaining: str,
+    reset: str | None,
+    expected: RateLimit | None,
+) -> None:
+    values = {"limit": limit, "remaining": remaining, "reset": reset}
+    headers = {f"x-ratelimit-{k}-{what}": v for k, v in values.items() if v is not None}
+    found = told_limits(headers)
+    assert found == (RateLimits.model_validate({what: expected}) if expected else None)
+
+
 _NAMES = (
     "retry-after",
     "retry-after-ms",
     "x-ratelimit-remaining-requests",
     "x-ratelimit-reset-requests",
+    "x-ratelimit-limit-tokens",
     "x-ratelimit-remaining-tokens",
     "x-ratelimit-reset-tokens",
 )
@@ -97,3 +128,4 @@ _VALUES = st.text(max_size=80) | st.from_regex(r"-?[0-9.eE+]{1,20}(ms|s|m|h)?", 
 def test_no_header_raises_or_gives_a_senseless_wait(headers: dict[str, str]) -> None:
     found = asked_wait(headers, NOW)
     assert found is None or (math.isfinite(found) and found >= 0)
+    assert told_limits(headers) is None or told_limits(headers)

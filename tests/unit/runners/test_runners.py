@@ -13,7 +13,7 @@ import pytest
 
 from mulligan.policies.jobs.job import Decoding, Message, Output, RunnerSpec, Usage
 from mulligan.policies.value import Json
-from mulligan.tasks.ports.errors import BadInput, RunnerError, TransportFault
+from mulligan.tasks.ports.errors import BadInput, OutOfCredits, RunnerError, TransportFault
 from mulligan.tasks.ports.runners import Request, Runner
 from mulligan.workers.runners import local_state
 from mulligan.workers.runners import runner_registry as registry
@@ -58,6 +58,10 @@ class TestScripted:
             runner.answer(request())
         assert (caught.value.status, caught.value.retry_after) == (429, 2.0)
         assert caught.value.provider == runner.provider == "scripted"
+
+    def test_a_fault_402_means_that_the_credits_are_used_up(self) -> None:
+        with pytest.raises(OutOfCredits):
+            scripted({"fault": {"status": 402}}).answer(request())
 
     def test_a_fault_can_be_limited_for_each_job(self) -> None:
         runner = scripted({"text": "at last", "fault": {"status": 503, "times": 2}})

@@ -1,7 +1,7 @@
 -- Find what webhooks subscribe to and write the deliveries in the same step, so that a crash
 -- neither loses nor doubles an alert. One per group and window, with the count since the last one.
 local ALERTS = P .. 'alerts'          -- hash: the last event and group read, the last call
-local DUE = P .. 'alerts:due'         -- zset: `g:<signature>` and `b:<provider>` by time to alert
+local DUE = P .. 'alerts:due'         -- zset: `g:<signature>`, `b:<provider>`, `b:credits:<provider>`
 local tag = string.match(P, '{(.-)}')
 -- A repeated call, whose first answer was lost, goes on counting, so that no id is used twice.
 local before = redis.call('HMGET', ALERTS, 'token', 'written')
@@ -110,7 +110,10 @@ local function send_due(member, key)
   local at = due_at(raw.alerted_at, R.muted[raw.signature or ''])
   if at > NOW then return redis.call('ZADD', DUE, at, member) end
   local sent
-  if raw.provider then
+  if raw.provider and raw.reason == 'credits' then
+    sent = deliver_first({ 'out_of_credits', 'breaker_opened' }, count,
+      { provider = raw.provider, reason = raw.reason })
+  elseif raw.provider then
     sent = deliver_first({ 'breaker_opened' }, count, { provider = raw.provider })
   elseif R.budget[raw.reason] then
     sent = deliver_first({ 'budget_exhausted', 'escalated' }, count, about_group(raw))

@@ -14,6 +14,7 @@ if attempt[2] and attempt[2] ~= '' then
   if not lapsed(entry) then return { 'held' } end
   if job[7] then charge_unanswered(job[7], entry) end
   redis.call('HSET', key, 'token', '', 'state', 'queued')
+  count_unanswered(entry)
 end
 -- Before the pause: an entry that is not due stays in the outbox.
 if attempt[4] and tonumber(attempt[4]) > NOW then return { 'early' } end

@@ -20,6 +20,7 @@ if cycle[2] and cycle[2] ~= '' then
   -- The same token: a repeated call, whose first answer was lost.
   if cycle[2] == R.token then return claimed() end
   if not lapsed(entry) then return { 'held' } end
+  count_unanswered(entry)
 end
 if tonumber(cycle[5]) > NOW then return { 'early' } end
 -- Staleness counts from the first due time, however often the entry was given back.

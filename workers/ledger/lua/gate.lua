@@ -1,4 +1,4 @@
--- Shared by the scripts, after waiting.lua: what the ledger learns about a provider from the ends
+-- Shared by the scripts, after rates.lua: what the ledger learns about a provider from the ends
 -- of its calls. `provider:<name>` has:
 --   limit                      calls in flight that the provider is given at most
 --   slow_start                 below it each answer raises the limit by one; above, `limit` answers do
@@ -6,10 +6,13 @@
 --   hold                       how long that is; doubled each time the ceiling is confirmed
 --   decreased_at, floor        the last decrease, and what no refusal of the same burst goes below
 --   opens_at, why              no call before then, for the `breaker` or the `provider` itself
+--   credits, unpaid_since      how often it refused calls because its credits are used up, and since when
+--   credits_at                 the last such refusal, or the answer that ended them
 --   faults, first_fault_at     transport faults in a row
 --   openings, opened_at        how often the breaker opened without an answer in between
 --   last_fault, last_fault_at  what the last fault or refusal was
 --   refusals, pauses           refusals in all, and since the last answer
+--   rated                      its headers told what is left of an allowance: see rates.lua
 
 local POLICY
 -- The thresholds and times of policies/jobs/breaker.py, decoded by the few steps that use them.
@@ -24,9 +27,9 @@ local function read_gate(provider)
     local text = flat[i] == 'why' or flat[i] == 'last_fault'
     gate[flat[i]] = text and flat[i + 1] or tonumber(flat[i + 1])
   end
-  local configured = configured_limit(provider)
+  local configured, tokens = configured_limits(provider)
   gate.limit = gate.limit or limit_of(nil, configured)
-  return gate, configured
+  return gate, configured, tokens
 end
 
 local function write_gate(provider, gate)
@@ -90,18 +93,33 @@ local function grow(provider, gate, configured)
   return true
 end
 
--- Learns from an answer of a provider. The slot of the call is still taken. `wait_ms`: how long the
--- answer asks to send nothing more.
-local function answered(provider, wait_ms)
+-- An answer shows that somebody has paid; one to a call from before the refusal shows nothing.
+local function end_credits(provider, gate, entry)
+  if not gate.credits or claimed_at(provider, entry) <= gate.credits_at then return false end
+  gate.credits, gate.unpaid_since, gate.credits_at = nil, nil, NOW
+  state_changed(provider, gate, 'closed')
+  return true
+end
+
+-- Learns from an answer of a provider. The slot of the call is still taken. `answer`: what it took, and
+-- `provider_wait_ms`, how long it asks to send nothing more; nil for an error instead of an answer.
+local function answered(entry, provider, answer)
   if (provider or '') == '' then return end
-  local gate, configured = read_gate(provider)
+  local gate, configured, tokens = read_gate(provider)
+  local told = answer and given(answer.rates)
+  if told or tokens or gate.rated then count_call(provider, answer, tokens) end
+  local rated = told and not gate.rated
+  if rated then gate.rated = 1 end
   local recovered = gate.faults or gate.openings or gate.pauses
   if recovered then
     close_breaker(provider, gate)
     gate.pauses = nil
   end
-  if given(wait_ms) then close_gate(gate, wait_ms, 'provider') end
-  if grow(provider, gate, configured) or recovered or given(wait_ms) then write_gate(provider, gate) end
+  recovered = answer and end_credits(provider, gate, entry) or recovered
+  local wait_ms = answer and given(answer.provider_wait_ms) and answer.provider_wait_ms
+  if wait_ms then close_gate(gate, wait_ms, 'provider') end
+  local grown = grow(provider, gate, configured)
+  if grown or recovered or rated or wait_ms then write_gate(provider, gate) end
 end
 
 -- Retry-After is an order, but one that proves too short is not believed for ever: 0 or a date in
@@ -147,6 +165,37 @@ local function refused(entry, retry_after_ms)
   return provider, gate.opens_at
 end
 
+-- For alerts.lua: one alert about a provider for all partitions.
+local function alert_about(provider, name, more)
+  local key = S .. 'alert:' .. name
+  redis.call('HINCRBY', key, 'since_alert', 1)
+  redis.call('HSET', key, 'provider', provider, 'reason', more or '')
+  expire(key, 604800000)
+  redis.call('ZADD', S .. 'alerts:due', NOW, 'b:' .. name)
+end
+
+-- Learns that the credits or the quota of a provider are used up: nobody calls it, then one call tries
+-- it, and each refusal of that doubles the wait. The limit that was learned stays for later.
+local function refused_unpaid(entry, retry_after_ms)
+  local provider = redis.call('HGET', record_key(entry), 'provider')
+  if not provider or provider == '' then return nil end
+  local gate = read_gate(provider)
+  close_breaker(provider, gate)
+  gate.last_fault, gate.last_fault_at = R.fault.text, NOW
+  -- The refusal of a call that began before the last one says nothing new.
+  if claimed_at(provider, entry) > (gate.credits_at or 0) then
+    gate.credits, gate.credits_at = (gate.credits or 0) + 1, NOW
+    gate.unpaid_since = gate.unpaid_since or NOW
+    local doubled = gate_policy().credits_ms * 2 ^ math.min(gate.credits - 1, 30)
+    local ms = math.min(gate_policy().credits_cap_ms, doubled)
+    close_gate(gate, math.max(ms, retry_after_ms or 0), 'provider')
+    state_changed(provider, gate, 'out_of_credits')
+    alert_about(provider, 'credits:' .. provider, 'credits')
+  end
+  write_gate(provider, gate)
+  return provider, gate.opens_at or NOW
+end
+
 local function open_breaker(provider, gate)
   gate.openings = (gate.openings or 0) + 1
   gate.opened_at, gate.limit, gate.credit = NOW, 1, 0
@@ -154,12 +203,7 @@ local function open_breaker(provider, gate)
   gate.why = 'breaker'
   gate.opens_at = math.max(gate.opens_at or 0, NOW + ms)
   state_changed(provider, gate, 'open')
-  -- For alerts.lua.
-  local alert = P .. 'alert:' .. provider
-  redis.call('HINCRBY', alert, 'since_alert', 1)
-  redis.call('HSET', alert, 'provider', provider)
-  expire(alert, 604800000)
-  redis.call('ZADD', P .. 'alerts:due', NOW, 'b:' .. provider)
+  alert_about(provider, provider)
 end
 
 -- Learns from a timeout, a 5xx or a refused connection. Some in a row open the breaker; afterwards

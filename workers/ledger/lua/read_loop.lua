@@ -4,6 +4,16 @@ allow_when_full()
 local function fields_of(part) return redis.call('HGETALL', loop_key(R.loop, part)) end
 local answer = { {}, {}, {}, {}, {}, {} }
 if given(R.loop) then
+  -- An item whose job has ended without it: a worker of an earlier release settled the job, or the job
+  -- is gone.
+  local items = fields_of('items')
+  for i = 1, #items, 2 do
+    local id = string.match(items[i + 1], '^running|.-|.-|(.-)|')
+    local job = id and redis.call('HMGET', job_key(id), 'state', 'reason', 'attempt')
+    if job and (not job[1] or TERMINAL[job[1]]) then
+      end_item(id, job[3] or 1, R.loop, items[i], job[1] or 'cancelled', job[1] and job[2] or 'its job is gone')
+    end
+  end
   answer[1] = fields_of()
   if #answer[1] == 0 then return answer end
   answer[2] = fields_of('items')

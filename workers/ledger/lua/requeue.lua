@@ -14,9 +14,14 @@ local of_loop = kind == 'a' and redis.call('HGET', job_key(id), 'of_loop')
 if of_loop then charge_unanswered(of_loop, R.entry, given(R.fault) and not R.fault.maybe_served) end
 -- A refused call waits for its provider, at the front; any other one for its own back-off.
 local provider, opens_at
+local unpaid = given(R.fault) and given(R.fault.credits)
+-- A provider that refuses charges nothing; one that did not answer may have worked.
+if not given(R.fault) or given(R.fault.maybe_served) then count_unanswered(R.entry) end
 if given(R.fault) then
   local retry_after = given(R.fault.retry_after_ms) and R.fault.retry_after_ms or nil
-  if R.fault.refused then
+  if unpaid then
+    provider, opens_at = refused_unpaid(R.entry, retry_after)
+  elseif R.fault.refused then
     provider, opens_at = refused(R.entry, retry_after)
   else
     opens_at = faulted(R.entry, retry_after)
@@ -50,7 +55,7 @@ if kind ~= 'c' then
 end
 local delayed = due > NOW
 local mode = kind ~= 'c' and redis.call('HGET', key, 'mode')
-local waits_for = provider and 'provider' or 'delay'
+local waits_for = provider and (unpaid and 'credits' or 'provider') or 'delay'
 if kind == 'a' then
   redis.call('HSET', key, 'state', 'queued')
   set_state(id, job[1], delayed and 'waiting' or 'queued', delayed and waits_for or '')
@@ -60,8 +65,9 @@ end
 if kind == 'c' then redis.call('HSETNX', key, 'first_due_at', redis.call('HGET', key, 'due_at')) end
 if provider then
   redis.call('HDEL', key, 'not_before')
-  park(R.entry, 'provider:' .. provider, 'provider', true)
-  return { 'requeued', stamp(opens_at - NOW), keep_released(key, found[3]), stamp(opens_at - NOW) }
+  park(R.entry, 'provider:' .. provider, waits_for, true)
+  local opens_in = stamp(math.max(0, opens_at - NOW))
+  return { 'requeued', opens_in, keep_released(key, found[3]), opens_in }
 end
 redis.call('HSET', key, kind == 'c' and 'due_at' or v .. 'not_before' .. suffix, stamp(due))
 if kind == 'c' then

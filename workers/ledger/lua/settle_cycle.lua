@@ -16,6 +16,6 @@ local job = job_key(cycle[3])
 if R.status == 'escalated' and given(R.score) and redis.call('HGET', job, 'best') == cycle[5] then
   redis.call('HSET', job, 'best_score', R.score, 'best_success', 0)
 end
-answered(cycle[6]) -- an error without an answer is the provider's answer, too
+answered('c:' .. R.cycle, cycle[6]) -- an error without an answer is the provider's answer, too
 close_cycle(cycle[3], R.cycle, R.status, R.reason, given(R.detail) and R.detail or nil)
 return { 'settled' }

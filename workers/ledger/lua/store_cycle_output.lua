@@ -4,8 +4,9 @@ local cycle = redis.call('HMGET', key, 'token', 'output_by', 'provider', 'releas
 if cycle[1] ~= R.token then return { 'lost' } end
 if cycle[2] == R.token then return { 'stored', cycle[4] or '' } end
 redis.call('HSET', key, 'output', R.output, 'output_by', R.token)
-answered(cycle[3], R.provider_wait_ms)
-free_provider('c:' .. R.cycle, cycle[3])
+local entry = 'c:' .. R.cycle
+answered(entry, cycle[3], R)
+free_provider(entry, cycle[3])
 local id = cycle[5]
 if redis.call('EXISTS', job_key(id)) == 1 then
   raise_schema(id)

@@ -13,8 +13,8 @@ if attempt[2] == R.token then
 end
 if attempt[1] ~= R.token then return { 'lost' } end
 keep_answer(R.id, R.n, attempt[3], R)
-answered(attempt[4], R.provider_wait_ms)
 local entry = attempt_entry(R.id, R.n)
+answered(entry, attempt[4], R)
 if (attempt[4] or '') ~= '' then free_slot('provider:' .. attempt[4], entry) end
 if given(R.report) then
   -- The subject has done its part. If this process dies, a worker settles the answer soon.

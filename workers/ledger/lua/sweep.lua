@@ -44,6 +44,7 @@ end
 
 local function expire_lease(entry)
   local kind, id, n, index = parse_entry(entry)
+  count_unanswered(entry)
   drop_lease(entry)
   local job = redis.call('HMGET', job_key(id), 'state', 'lane', 'verify_on', 'priority', 'pool', 'of_loop')
   local state, lane = job[1], job[2]
@@ -232,13 +233,14 @@ for _, signature in ipairs(redis.call('ZRANGEBYSCORE', P .. 'groups', '-inf', ke
   end
 end
 
--- A loop that must be planned has a hint in the outbox, unless the hint was lost or dropped.
+-- A loop that must be planned has a hint in the outbox, unless the hint was lost or dropped. One that
+-- runs is looked at every minute in any case.
 if P == S then
   for _, loop in ipairs(redis.call('ZRANGE', P .. 'loops', 0, -1)) do
-    local seen = redis.call('HMGET', loop_key(loop), 'dirty', 'planned')
-    if tonumber(seen[1] or '0') > tonumber(seen[2] or '0') and not read_entry(loop_entry(loop)) then
-      touch_loop(loop)
-    end
+    local seen = redis.call('HMGET', loop_key(loop), 'dirty', 'planned', 'planned_at', 'state')
+    local forgotten = tonumber(seen[1] or '0') > tonumber(seen[2] or '0')
+    local old = seen[4] == 'running' and tonumber(seen[3] or '0') < NOW - 60000
+    if (forgotten or old) and not read_entry(loop_entry(loop)) then touch_loop(loop) end
   end
 end
 redis.call('SET', P .. 'swept_at', stamp(NOW))

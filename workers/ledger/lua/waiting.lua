@@ -14,7 +14,7 @@ local AT_ONCE = 20
 local RANKS = 1e13
 -- How a claim is refused, by what its job waits for.
 local WAITS = { pause = 'paused', budget = 'over_quota', breaker = 'provider_busy',
-  provider = 'provider_busy', slot = 'no_slot' }
+  provider = 'provider_busy', credits = 'provider_busy', slot = 'no_slot' }
 -- Publications of the entries that this script has released, for its caller to publish.
 local RELEASED = {}
 
@@ -84,8 +84,10 @@ local function quota_capacity(tenant)
   return concurrency - slots_taken('quota:' .. tenant), 'budget'
 end
 
-local function configured_limit(provider)
-  return tonumber(redis.call('HGET', S .. 'limits', 'provider:' .. provider) or '')
+-- Returns the calls at once and the tokens a minute that are configured.
+local function configured_limits(provider)
+  local found = redis.call('HMGET', S .. 'limits', 'provider:' .. provider, 'tokens:' .. provider)
+  return tonumber(found[1] or ''), tonumber(found[2] or '')
 end
 -- Returns the calls that a provider may have in flight: what was learned, at most what is configured.
 -- Before anything was learned, what is configured is the best guess.
@@ -93,13 +95,26 @@ local function limit_of(learned, configured)
   return math.min(learned or configured or R.start_limit, configured or math.huge)
 end
 
+-- Returns the calls that try a provider that is out of credits: those from before that moment, which
+-- may be hours of an agent's work, are not waited for.
+local function probes(provider, since)
+  local key, leased = active_key('provider:' .. provider), LEASED + since
+  return redis.call('ZCOUNT', key, '(' .. stamp(NOW), '(' .. stamp(LEASED))
+    + redis.call('ZCOUNT', key, '(' .. stamp(leased), '+inf')
+end
+
 local function provider_capacity(provider)
-  local gate = read_learned('HMGET', provider, 'opens_at', 'why', 'limit', 'openings')
+  local gate = read_learned('HMGET', provider, 'opens_at', 'why', 'limit', 'openings', 'credits', 'credits_at',
+    'rated')
   -- A damaged number counts as missing.
-  if (tonumber(gate[1] or '') or 0) > NOW then return 0, gate[2] or 'provider', true end
-  local limit = limit_of(tonumber(gate[3] or ''), configured_limit(provider))
+  local unpaid = (tonumber(gate[5] or '') or 0) > 0
+  if (tonumber(gate[1] or '') or 0) > NOW then return 0, unpaid and 'credits' or gate[2] or 'provider', true end
+  if unpaid then return 1 - probes(provider, tonumber(gate[6] or '') or 0), 'credits' end
+  local calls, tokens = configured_limits(provider)
+  local limit, taken = limit_of(tonumber(gate[3] or ''), calls), slots_taken('provider:' .. provider)
   local why = (tonumber(gate[4] or '') or 0) > 0 and 'breaker' or 'provider'
-  return limit - slots_taken('provider:' .. provider), why
+  if not tokens and not gate[7] then return limit - taken, why end
+  return math.min(limit - taken, rate_capacity(read_minute(provider), tokens, taken)), why
 end
 
 -- Returns how many entries may start behind a reason (nil without a limit), what their jobs wait for

@@ -21,9 +21,10 @@ from mulligan.policies.jobs.job import (
     Job,
     Output,
 )
+from mulligan.policies.jobs.provider_limits import RateLimit
 from mulligan.policies.jobs.routing import AttemptPool
 from mulligan.policies.repair.verdict import Verdict, verdict_from_dict, verdict_to_dict
-from mulligan.tasks.ports.errors import TransportFault
+from mulligan.tasks.ports.errors import OutOfCredits, TransportFault
 from mulligan.tasks.ports.ledger import (
     AttemptView,
     Claim,
@@ -161,13 +162,33 @@ def milliseconds(seconds: float | None) -> float | None:
 
 def fault_request(fault: TransportFault) -> dict[str, Any]:
     """Return what the ledger learns from a fault. A 429 says how much the provider takes."""
+    unpaid = isinstance(fault, OutOfCredits)
+    # The provider's own words may quote the prompt, which not every reader may see.
+    said = f"answered {fault.status}" if fault.status else "" if unpaid else "did not answer"
     return {
         "refused": fault.status == _TOO_MANY_REQUESTS,
-        # The provider's own words may quote the prompt, which not every reader may see.
-        "text": f"answered {fault.status}" if fault.status else "did not answer",
+        "credits": unpaid,
+        "text": ": ".join(part for part in (said, "out of credits" if unpaid else "") if part),
         "retry_after_ms": milliseconds(fault.retry_after),
         "maybe_served": fault.maybe_served,
     }
+
+
+def spending_request(output: Output) -> dict[str, Any]:
+    """Return what the ledger learns from an answer about its tokens and its provider."""
+    told = output.rate_limits
+    return {
+        "tokens": output.usage.total_tokens,
+        "token_cap": output.token_cap,
+        "rates": told and {"tokens": _told(told.tokens), "requests": _told(told.requests)},
+        "provider_wait_ms": milliseconds(output.provider_wait),
+    }
+
+
+def _told(rate: RateLimit | None) -> dict[str, float | None] | None:
+    if rate is None:
+        return None
+    return {"left": rate.remaining, "reset_ms": rate.reset * 1000, "limit": rate.limit}
 
 
 def publications(text: str) -> list[Publication]:

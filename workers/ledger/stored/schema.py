@@ -72,7 +72,7 @@ def _release() -> str:
 
 #: The schema of this release. tests/repository/schemas holds a fingerprint of each one.
 CURRENT = StoredSchema(
-    number=2,
+    number=3,
     release=_release(),
     added={
         "Finding.example": 2,
@@ -80,5 +80,8 @@ CURRENT = StoredSchema(
         "VerifierSpec.text.match:choice": 2,
         "VerifierSpec.text.match:example": 2,
         "VerifierSpec.pytest.subprocess:show_source": 2,
+        "Budget.money": 3,
+        "RunnerSpec.command:provider": 3,
+        "RunnerSpec.command:out_of_credits_exit_codes": 3,
     },
 )

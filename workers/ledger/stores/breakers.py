@@ -20,10 +20,15 @@ class RedisBreakers:
         # The first partition has them for all.
         found, now = self._calls.one("read_providers", self._prefixes()[0], read=True)
         breakers = {}
-        for provider, flat, limit, in_flight, parked in found:
+        for provider, flat, limit, in_flight, parked, per_minute, used, used_up in found:
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
+            rates = {
+                "tokens_per_minute": int(per_minute) if per_minute else None,
+                "tokens_used": int(used),
+                "used_up": bool(used_up),
+            }
             breakers[provider] = _read(fields, float(now)).model_copy(
-                update={"limit": int(limit), "in_flight": in_flight, "parked": parked}
+                update={"limit": int(limit), "in_flight": in_flight, "parked": parked, **rates}
             )
         return breakers
 
@@ -43,6 +48,7 @@ def _read(fields: Mapping[str, str], now: float) -> Breaker:
         refusals=int(number("refusals")),
         last_fault=fields.get("last_fault") or None,
         last_fault_at=last / 1000 if last else None,
+        out_of_credits_at=number("unpaid_since") / 1000 if number("credits") else None,
     )
 
 
@@ -56,6 +62,8 @@ def _number(fields: Mapping[str, str], name: str) -> float:
 
 def _state(fields: Mapping[str, str], now: float) -> BreakerState:
     closed = _number(fields, "opens_at") > now
+    if _number(fields, "credits"):
+        return "out_of_credits"
     if _number(fields, "openings"):
         return "open" if closed else "half_open"
     held = _number(fields, "ceiling_until") > now

@@ -1,0 +1,151 @@
+"""`mulligan loops list`, `show`, `items`, `item`, `why`, `log`, `health` and `transcripts`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mulligan.console.cli.exit_codes import ExitCode
+from mulligan.console.cli.loops import loop_screen
+from mulligan.console.cli.loops.loop_options import Item, Name, open_loops
+from mulligan.console.cli.options import Json
+from mulligan.console.cli.output import screen
+from mulligan.console.http.models import loop_models
+from mulligan.policies.figures.format import duration, timestamp
+from mulligan.policies.loops.health import loop_health
+from mulligan.policies.loops.loop import ItemState, LoopState
+from mulligan.tasks.loops import registry, view
+
+Limit = Annotated[int, typer.Option(help="Maximum rows.", min=1, max=10_000)]
+
+
+def list_loops(
+    state: Annotated[LoopState | None, typer.Option(help="Only loops in this state.")] = None,
+    limit: Limit = 100,
+    json: Json = False,
+) -> None:
+    """List the loops, newest first."""
+    with open_loops() as context:
+        found = registry.list_loops(context, state=state, limit=limit)
+    if json:
+        screen.emit({"loops": [loop_models.row(each).model_dump(mode="json") for each in found]})
+    elif found:
+        loop_screen.print_loops(found)
+    else:
+        screen.say(f"no loops{f' are {state}' if state else ''}")
+
+
+def show(name: Name, json: Json = False) -> None:
+    """Show a loop: its progress, what runs, its budget and why it waits."""
+    with open_loops() as context:
+        found = view.view_loop(context, name)
+        why = view.why(context, name)
+        now = context.ledger.now()
+    if json:
+        screen.emit(loop_models.detail(found, why, texts=True).model_dump(mode="json"))
+    else:
+        loop_screen.print_loop(found, why, now)
+
+
+def items(
+    name: Name,
+    state: Annotated[ItemState | None, typer.Option(help="Only items in this state.")] = None,
+    limit: Limit = 1000,
+    json: Json = False,
+) -> None:
+    """List the items of a loop, in the order of its specs."""
+    with open_loops() as context:
+        snapshot = view.view_loop(context, name).snapshot
+        now = context.ledger.now()
+    found = [
+        (spec, record)
+        for spec in snapshot.specs
+        if state in (None, (record := snapshot.record(spec.id)).state)
+    ][:limit]
+    if json:
+        rows = [loop_models.item_row(spec, record) for spec, record in found]
+        screen.emit({"tests": [row.model_dump(mode="json") for row in rows]})
+    elif found:
+        loop_screen.print_items(found, now)
+    else:
+        screen.say(f"no items are {state}")
+
+
+def item(name: Name, item: Item, json: Json = False) -> None:
+    """Show an item: its task, its attempts and why it waits."""
+    with open_loops() as context:
+        found = view.view_item(context, name, item)
+    if json:
+        screen.emit(loop_models.item_detail(found, texts=True).model_dump(mode="json"))
+    else:
+        loop_screen.print_item(found)
+
+
+def why(
+    name: Name,
+    item: Annotated[str | None, typer.Argument(metavar="[ITEM]", help="Id of an item.")] = None,
+    json: Json = False,
+) -> None:
+    """Say why a loop or an item does not run, and what changes it."""
+    with open_loops() as context:
+        reason = view.why(context, name, item)
+    if json:
+        screen.emit(loop_models.why_row(reason).model_dump(mode="json"))
+        return
+    screen.say(reason.text)
+    if reason.command:
+        screen.say(f"  do: {reason.command}")
+
+
+def log(name: Name, limit: Limit = 50, json: Json = False) -> None:
+    """List who changed a loop and why items got their slots, newest first."""
+    with open_loops() as context:
+        view.view_loop(context, name)
+        notes = registry.read_log(context, name, limit=limit)
+    if json:
+        rows = loop_models.note_rows(notes)
+        screen.emit({"log": [row.model_dump(mode="json") for row in rows]})
+        return
+    for note in notes:
+        screen.say(f"{timestamp(note.at, None)}  {note.note}  ({note.by})")
+
+
+def health(name: Name, json: Json = False) -> None:
+    """Say whether a loop is alive: exit 0 if it is healthy or idle, else 1."""
+    with open_loops() as context:
+        found = view.view_loop(context, name)
+        now = context.ledger.now()
+    status = loop_health(found.snapshot.loop, found.last_heartbeat, now)
+    beat = found.last_heartbeat
+    if json:
+        screen.emit({"loop": name, "status": status, "last_heartbeat": beat})
+    else:
+        since = f", last heartbeat {duration(now - beat)} ago" if beat else ""
+        screen.say(f"{name} is {status}{since}")
+    good = status in ("healthy", "idle")
+    raise typer.Exit(int(ExitCode.OK if good else ExitCode.SOME_FAILED))
+
+
+def transcripts(
+    name: Name,
+    item: Annotated[str | None, typer.Option("--item", help="Only this item.")] = None,
+    limit: Limit = 50,
+    json: Json = False,
+) -> None:
+    """Print what each attempt was asked and what came back."""
+    with open_loops() as context:
+        snapshot = view.view_loop(context, name).snapshot
+        if item is not None:
+            view.view_item(context, name, item)  # an unknown one is refused
+        chosen = [spec.id for spec in snapshot.specs] if item is None else [item]
+        runs, following = registry.read_runs(context, snapshot, items=chosen, start=0, limit=limit)
+    rows = loop_models.transcript_rows(runs, texts=True)
+    if json:
+        more = following is not None
+        screen.emit({"transcripts": [row.model_dump(mode="json") for row in rows], "more": more})
+        return
+    for row in rows:
+        loop_screen.print_transcript(row)
+    if following is not None:
+        screen.note(f"there are more: --limit {2 * limit}, or --item ITEM")

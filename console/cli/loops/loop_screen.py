@@ -1,0 +1,154 @@
+"""Loops and their items as people see them on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from mulligan.console.cli.output import screen
+from mulligan.console.http.models.loop_models import TranscriptRow, budget_rows
+from mulligan.policies.figures.format import duration, number, score, words
+from mulligan.policies.loops.loop import ItemRecord, ItemState
+from mulligan.policies.loops.spec import ItemSpec
+from mulligan.policies.loops.why import Reason
+from mulligan.tasks.loops.registry import LoopSummary
+from mulligan.tasks.loops.view import ItemView, LoopView
+
+STYLES = {
+    "running": "cyan",
+    "passed": "green",
+    "completed": "green",
+    "failed": "red",
+    "quarantined": "red",
+    "blocked": "yellow",
+    "paused": "yellow",
+    "skipped": "dim",
+    "pending": "dim",
+    "stopped": "dim",
+}
+
+
+#: How the states of items are listed.
+_ORDER: tuple[ItemState, ...] = (
+    "passed",
+    "running",
+    "ready",
+    "pending",
+    "blocked",
+    "failed",
+    "quarantined",
+    "skipped",
+)
+
+
+def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in columns:
+        justify = "right" if name in right else "left"
+        table.add_column(name, no_wrap=name != "reason", justify=justify)
+    return table
+
+
+def _state(state: str) -> Text:
+    return Text(state, style=STYLES.get(state, ""))
+
+
+def print_loops(loops: Sequence[LoopSummary]) -> None:
+    table = _table("loop", "state", "passed", "priority", "running", "reason", right=("passed",))
+    for each in loops:
+        table.add_row(
+            each.loop.name,
+            _state(each.loop.state),
+            f"{each.counts.get('passed', 0)}/{len(each.items)}",
+            str(each.loop.config.priority),
+            ", ".join(each.running[:3]) + (" …" if len(each.running) > 3 else ""),
+            each.loop.reason,
+        )
+    screen.out().print(table)
+
+
+def print_loop(view: LoopView, why: Reason, now: float) -> None:
+    loop, snapshot = view.snapshot.loop, view.snapshot
+    config = loop.config
+    screen.out().print(Text(loop.name, style="bold"), _state(loop.state), Text(loop.reason))
+    counts = [
+        f"{snapshot.count(state)} {state}"
+        for state in (
+            "passed",
+            "running",
+            "ready",
+            "pending",
+            "blocked",
+            "failed",
+            "quarantined",
+            "skipped",
+        )  # fmt: skip
+        if snapshot.count(state)
+    ]
+    screen.say(f"  items     {', '.join(counts)}")
+    live = view.surroundings.live_of_loop
+    screen.say(
+        f"  slots     {live} of {config.concurrency}; all loops {view.surroundings.live}"
+        f" of {view.slots}; priority {config.priority}, weight {config.weight:g}"
+    )
+    for each in view.holders:
+        held = duration(now - each.claimed_at) if each.claimed_at else "?"
+        screen.say(f"  runs      {each.item}, attempt {each.attempt}, on {each.worker} for {held}")
+    for row in budget_rows(view):
+        limit = f" of {number(row.limit)}" if row.limit is not None else ""
+        reserved = f", {number(row.reserved)} reserved" if row.reserved else ""
+        unknown = f", {row.unknown} unknown" if row.unknown else ""
+        screen.say(
+            f"  budget    {row.scope} {row.resource}: {number(row.used)}{limit}{reserved}{unknown}"
+        )
+    print_why(why)
+
+
+def print_why(why: Reason) -> None:
+    screen.say(f"  why       {why.text}")
+    if why.command and why.cause not in ("runs", "done"):
+        screen.say(f"  do        {why.command}")
+
+
+def print_items(items: Sequence[tuple[ItemSpec, ItemRecord]], now: float) -> None:
+    table = _table("item", "state", "for", "runs", "after", "reason", right=("runs",))
+    for spec, record in items:
+        table.add_row(
+            spec.id,
+            _state(record.state),
+            duration(now - record.since),
+            str(record.runs),
+            " ".join(spec.depends_on),
+            record.reason or spec.title,
+        )
+    screen.out().print(table)
+
+
+def print_item(view: ItemView) -> None:
+    spec, record = view.spec, view.record
+    screen.out().print(Text(spec.id, style="bold"), _state(record.state), Text(spec.title))
+    if spec.depends_on:
+        screen.say(f"  after     {', '.join(spec.depends_on)}")
+    for criterion in spec.pass_criteria:
+        screen.say(f"  passes if {criterion}")
+    for attempt in view.job.attempts if view.job else ():
+        failure = attempt.verdict.failure if attempt.verdict else None
+        what = f": {failure.message}" if failure else ""
+        screen.say(
+            f"  attempt   {attempt.plan.number} {words(attempt.plan.mode)},"
+            f" score {score(attempt.score)}{what}"
+        )
+    if view.job is not None:
+        screen.say(f"  job       {view.job.id} (`mulligan jobs show {view.job.id}`)")
+    print_why(view.why)
+
+
+def print_transcript(row: TranscriptRow) -> None:
+    outcome = "no verdict" if row.success is None else "passed" if row.success else row.failure
+    title = f"{row.item} run {row.run} attempt {row.attempt} ({words(row.mode)}): {outcome}"
+    screen.say(title, style="bold")
+    screen.say(row.prompt, style="dim")
+    screen.say(row.answer or "(no answer)")
+    screen.say()

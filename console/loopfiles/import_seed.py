@@ -1,0 +1,121 @@
+"""Import a `loop_config` and its `test-state.json`: write them as loop.yaml and a spec file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
+
+from mulligan.console.jobfiles.job_file import JobSource
+from mulligan.console.jobfiles.source_document import SourceDocument, read_document
+from mulligan.console.loopfiles.loop_file import LOOP_FILE
+from mulligan.console.loopfiles.migrations import MIGRATIONS, Raw, old_config
+from mulligan.policies.problem import Problem
+from mulligan.tasks.ports.errors import BadInput, refuse
+
+_SPECS = "specs"
+_OLDEST = MIGRATIONS[0]
+
+
+def import_seed(file: str, to: Path) -> list[Path]:
+    """Write what a configuration or a state file says, and return the new files.
+
+    ``file`` is a `loop_config`, which names its state file, or a state file alone. What it does not
+    say is left out: lint_loop names it. Raises BadInput; nothing is overwritten.
+    """
+    first = _read(file)
+    if "tests" in first.data:
+        loop: Raw = {"version": 1, "name": first.folder.name}
+        tests: SourceDocument | None = first
+    else:
+        loop = _OLDEST.loop(first.data)
+        tests = _state_file(first)
+    written = {to / LOOP_FILE: _text({**loop, "specs": [f"{_SPECS}/*.yaml"]}, _about(first, loop))}
+    if tests is not None:
+        spec = _OLDEST.spec(tests.data)
+        name = Path(tests.name).stem
+        written[to / _SPECS / f"{name}.yaml"] = _text(spec, _about_tests(tests, spec))
+    refuse(Problem(f"{path} exists; nothing was written") for path in written if path.exists())
+    for path, text in written.items():
+        _write(path, text)
+    return list(written)
+
+
+def _read(file: str) -> SourceDocument:
+    document = read_document(file)
+    data = document.data
+    known = ("loop_config", "specs_dir", "test_state_file", "tests")
+    if not isinstance(data, dict) or not any(name in data for name in known):
+        message = "is neither a loop_config (test_state_file) nor a test-state.json (tests)"
+        raise JobSource(document, ()).refuse("", message)
+    return document
+
+
+def _state_file(config: SourceDocument) -> SourceDocument | None:
+    """Return the state file that a configuration names; None if it names none.
+
+    The path may be that of another host: then the file is beside the configuration.
+    """
+    name = old_config(config.data).get("test_state_file")
+    if not isinstance(name, str) or not name:
+        return None
+    folder = Path(config.name).parent
+    beside = folder / Path(name).name
+    return _read(str(beside if beside.is_file() else folder / name))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror}") from None
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def _about(source: SourceDocument, loop: Raw) -> Iterator[str]:
+    yield f"Imported from {Path(source.name).name}."
+    folder = old_config(source.data).get("specs_dir")
+    if folder is not None:
+        yield f"Its specs_dir, {folder}, has texts for people: copy what belongs in prompts."
+    if "runner" in loop:
+        yield "The runner was the model: name a profile of mulligan.toml."
+    yield "`mulligan loops lint` names what is missing."
+
+
+def _about_tests(source: SourceDocument, spec: Raw) -> Iterator[str]:
+    yield f"Imported from {Path(source.name).name}: {len(spec['items'])} tests."
+    if "states" in spec:
+        yield "`states` has those that need not run again."
+    if any("verifiers" not in item for item in spec["items"]):
+        yield "The source does not say how a test is verified: give each item `verifiers`."
+
+
+def _text(data: Raw, about: Iterator[str]) -> str:
+    """Write YAML that reads as the same data."""
+    yaml = YAML()
+    yaml.width = 100
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    stream = StringIO()
+    yaml.dump(_styled(data), stream)
+    comments = [f"# {' '.join(each.split())}\n" for each in about]
+    return "".join(comments) + stream.getvalue()
+
+
+def _styled(value: Any) -> Any:
+    """Write texts with several lines as blocks, as people do, if a block can hold them."""
+    if isinstance(value, dict):
+        return {key: _styled(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_styled(each) for each in value]
+    if isinstance(value, str) and not value.isprintable():
+        lines = value.split("\n")
+        plain = all(each.isprintable() and each == each.strip() for each in lines) and lines[0]
+        return LiteralScalarString(value) if plain else DoubleQuotedScalarString(value)
+    return value

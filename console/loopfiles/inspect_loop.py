@@ -1,0 +1,276 @@
+"""Check a loop and its items as plain data: every problem at its place, whatever stage finds it.
+
+A malformed item has no job, so its runner and verifiers could not be checked. Its malformed fields
+are therefore replaced by valid ones, and problems of the replacements are left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from mulligan.policies.jobs.job import RunnerSpec
+from mulligan.policies.loops.spec import (
+    MOST_ITEMS,
+    ItemSpec,
+    LoopConfig,
+    LoopDocument,
+    SpecDocument,
+    item_job,
+    item_set_problems,
+)
+from mulligan.policies.problem import FieldPath, Problem
+from mulligan.policies.suggestions import did_you_mean
+from mulligan.policies.value import Value
+from mulligan.tasks.jobs.read_job import Check
+from mulligan.tasks.jobs.validation_errors import problems_of
+from mulligan.workers.admission.intake import offline_rules
+from mulligan.workers.loops.prices import token_price
+from mulligan.workers.settings.model import Settings
+
+Model = TypeVar("Model", bound=Value)
+#: Replace malformed or missing fields while the others are checked.
+_ITEM = {"id": "item", "prompt": "-", "verifiers": ["json.object"]}
+_LOOP = {"name": "loop"}
+_RUNNER = RunnerSpec.model_validate({"kind": "scripted", "answers": ["-"]})
+_SCOPES = ("attempt", "item", "loop", "day")
+_LISTED = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopRules:
+    """What accepting a loop checks besides the form of its documents."""
+
+    #: Finds every reason not to accept the job of an item.
+    check: Check
+    #: Whether the cost of a runner's answers is known.
+    priced: Callable[[RunnerSpec], bool]
+
+
+def loop_rules(settings: Settings, check: Check | None = None) -> LoopRules:
+    """Return the rules of this installation; by default those for files on this host."""
+    return LoopRules(
+        check=check or offline_rules(settings).problems,
+        priced=lambda runner: token_price(runner, settings) is not None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A loop, or a document with items, as plain data; and its place."""
+
+    raw: Any
+    #: Adds the file and the line to a problem of the document that contains this part.
+    locate: Callable[[Problem], Problem]
+    #: From the top of that document to this part.
+    path: FieldPath = ()
+    #: Places in that document with a problem that is reported already.
+    unresolved: frozenset[FieldPath] = frozenset()
+
+    def place(self, *problems: Problem) -> Iterator[Problem]:
+        """Yield problems of this part with their places, unless they follow from others."""
+        for problem in problems:
+            whole = problem.below(*self.path)
+            if not any(whole.path[: len(each)] == each for each in self.unresolved):
+                yield self.locate(whole)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Item:
+    """An item, with valid parts in place of malformed ones, and where it is."""
+
+    spec: ItemSpec
+    part: Part
+    index: int
+    #: The malformed fields.
+    malformed: frozenset[FieldPath]
+
+    def place(self, *problems: Problem) -> Iterator[Problem]:
+        return self.part.place(*(each.below("items", self.index) for each in problems))
+
+
+def inspect_loop(
+    config: Part, documents: Sequence[Part], rules: LoopRules
+) -> tuple[LoopDocument | None, list[Problem]]:
+    """Return the loop, if everything about it is valid, and every problem."""
+    loop, wrong = _read(LoopConfig, config.raw, _LOOP)
+    problems = [*config.place(*wrong)]
+    malformed = {str(each.path[0]) for each in wrong if each.path}
+    items: list[_Item] = []
+    states: dict[str, Any] = {}
+    for part in documents:
+        found, done, wrong = _read_items(part)
+        items += found
+        states.update(done)
+        problems += part.place(*wrong)
+    problems += _set_problems(items)
+    problems += _state_problems(documents, items)
+    problems += _runner_problems(loop, items, config, known="runner" not in malformed)
+    for item in items:
+        problems += _job_problems(loop, item, config, rules, malformed)
+    problems += config.place(*_price_problems(loop, items, rules, malformed))
+    if len(items) > MOST_ITEMS:
+        message = f"a loop may have {MOST_ITEMS} items, not {len(items)}"
+        problems += config.place(Problem(message, code="too_long"))
+    if problems or not items:
+        return None, list(dict.fromkeys(problems))
+    plain = loop.model_copy(update={"specs": ()})
+    return LoopDocument(loop=plain, items=tuple(each.spec for each in items), states=states), []
+
+
+# -- form ------------------------------------------------------------------------------------------
+
+
+def _read(model: type[Model], raw: Any, valid: Mapping[str, Any]) -> tuple[Model, list[Problem]]:
+    """Return the value, with ``valid`` parts in place of malformed ones, and the problems."""
+    try:
+        return model.model_validate(raw), []
+    except ValidationError as error:
+        problems = problems_of(error, model, show_values=True)
+        return model.model_validate(_mended(raw, problems, valid)), problems
+
+
+def _mended(raw: Any, problems: Sequence[Problem], valid: Mapping[str, Any]) -> dict[str, Any]:
+    kept = dict(raw) if isinstance(raw, dict) else {}
+    for problem in problems:
+        match problem.path:
+            case ("verifiers", int() as index, *_) if isinstance(kept.get("verifiers"), list):
+                others = kept["verifiers"]
+                kept["verifiers"] = [*others[:index], "json.object", *others[index + 1 :]]
+            case (name, *_):
+                kept.pop(str(name), None)
+    return {**valid, **kept}
+
+
+def _read_items(part: Part) -> tuple[list[_Item], dict[str, Any], list[Problem]]:
+    """Return the items of a document, the states it gives, and the problems of its form."""
+    try:
+        document = SpecDocument.model_validate(part.raw)
+    except ValidationError as error:
+        problems = problems_of(error, SpecDocument, show_values=True)
+    else:
+        whole = [
+            _Item(spec=spec, part=part, index=index, malformed=frozenset())
+            for index, spec in enumerate(document.items)
+        ]
+        return whole, dict(document.states), []
+    raws = part.raw.get("items") if isinstance(part.raw, dict) else None
+    wrong: dict[Any, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        if problem.path[:1] == ("items",) and len(problem.path) > 1:
+            wrong[problem.path[1]].append(Problem(problem.message, problem.path[2:], problem.code))
+    items = [
+        _Item(
+            spec=ItemSpec.model_validate(_mended(raw, wrong[index], _ITEM)),
+            part=part,
+            index=index,
+            malformed=frozenset(each.path for each in wrong[index]),
+        )
+        for index, raw in enumerate(raws[:MOST_ITEMS] if isinstance(raws, list) else ())
+    ]
+    return items, {}, problems
+
+
+# -- the items together ----------------------------------------------------------------------------
+
+
+def _set_problems(items: Sequence[_Item]) -> Iterator[Problem]:
+    """Find ids that occur twice, unknown dependencies and cycles."""
+    named = [each for each in items if not _touches(("id",), each.malformed)]
+    for problem in item_set_problems([each.spec for each in named]):
+        index, *path = problem.path
+        yield from named[int(index)].place(Problem(problem.message, tuple(path), problem.code))
+
+
+def _state_problems(documents: Sequence[Part], items: Sequence[_Item]) -> Iterator[Problem]:
+    known = [each.spec.id for each in items]
+    for part in documents:
+        states = part.raw.get("states") if isinstance(part.raw, dict) else None
+        for name in states if isinstance(states, dict) else ():
+            if name not in known:
+                message = f"there is no item {name!r}{did_you_mean(name, known)}"
+                yield from part.place(Problem(message, ("states", name), "unknown_name"))
+
+
+def _runner_problems(
+    loop: LoopConfig, items: Sequence[_Item], config: Part, *, known: bool
+) -> Iterator[Problem]:
+    """Report once that neither the loop nor some items name a runner."""
+    without = [
+        each.spec.id
+        for each in items
+        if each.spec.runner is None and not _touches(("runner",), each.malformed)
+    ]
+    if known and loop.runner is None and without:
+        more = f" and {len(without) - _LISTED} more" if len(without) > _LISTED else ""
+        message = (
+            f"is required, because these items name none: {', '.join(without[:_LISTED])}{more}"
+        )
+        yield from config.place(Problem.at("runner", message, "missing"))
+
+
+def _price_problems(
+    loop: LoopConfig, items: Sequence[_Item], rules: LoopRules, malformed: set[str]
+) -> Iterator[Problem]:
+    """Refuse limits of money that cannot hold, because the cost of an answer is unknown."""
+    limits = [scope for scope in _SCOPES if getattr(loop.budget, scope).money is not None]
+    runners = [each.spec.runner or loop.runner for each in items] if limits else []
+    names = {
+        runner.profile or str(runner.options.get("model") or runner.kind): None
+        for runner in runners
+        if runner is not None and not rules.priced(runner)
+    }
+    for scope in limits if "budget" not in malformed else ():
+        for name in names:
+            message = (
+                f"the cost of the runner {name!r} is unknown: add a price for it or for its model"
+                " to [prices] of mulligan.toml"
+            )
+            yield Problem(message, ("budget", scope, "money"), "not_allowed")
+
+
+# -- the job of an item ----------------------------------------------------------------------------
+
+
+def _job_problems(
+    loop: LoopConfig, item: _Item, config: Part, rules: LoopRules, malformed: set[str]
+) -> Iterator[Problem]:
+    """Find every reason not to accept the job of an item, and name the field that causes it."""
+    spec, runner = item.spec, item.spec.runner or loop.runner
+    job = item_job(loop.model_copy(update={"runner": runner or _RUNNER}), spec)
+    for problem in rules.check(job):
+        # The allowed combinations of verifiers depend on the runner.
+        if runner is None and (problem.path[:1] == ("runner",) or problem.path == ("verifiers",)):
+            continue
+        owner, path = _owner(problem.path, spec)
+        found = Problem(problem.message, path, problem.code)
+        if owner == "loop":
+            if not path or path[0] not in malformed:
+                yield from config.place(found)
+        elif not _touches(path, item.malformed):
+            yield from item.place(found if path else Problem(str(problem), code=problem.code))
+
+
+def _owner(path: FieldPath, spec: ItemSpec) -> tuple[str, FieldPath]:
+    """Return whether the loop or the item causes a problem of the job, and by which field."""
+    match path:
+        case ("policy", *rest):
+            return "loop", tuple(rest)
+        case ("budget", *rest):
+            return "loop", ("budget", "item", *rest)
+        case ("task_type", *_) if spec.task_type is None:
+            return "loop", ("name",)
+        case ("runner" | "workspace" as name, *_) if getattr(spec, name) is None:
+            return "loop", path
+        case ("prompt" | "verifiers" | "runner" | "workspace" | "task_type", *_):
+            return "item", path
+    return "item", ()
+
+
+def _touches(path: FieldPath, malformed: frozenset[FieldPath]) -> bool:
+    """Whether a field, or what contains it, or a part of it, is malformed."""
+    return any(path[: len(each)] == each[: len(path)] for each in malformed)

@@ -1,0 +1,298 @@
+"""Read loops: loop.yaml with its spec files, templates, and documents that arrive over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from mulligan.console.jobfiles.job_file import JobSource, with_absolute_path
+from mulligan.console.jobfiles.source_document import (
+    STDIN,
+    FileProblem,
+    SourceDocument,
+    is_quoted,
+    read_document,
+)
+from mulligan.console.loopfiles.inspect_loop import LoopRules, Part, inspect_loop
+from mulligan.console.loopfiles.migrations import Raw, migrate
+from mulligan.console.loopfiles.references import References, read_parameters
+from mulligan.policies.loops.spec import LoopDocument
+from mulligan.policies.problem import FieldPath, Problem
+from mulligan.policies.suggestions import did_you_mean, name_hint
+from mulligan.tasks.ports.errors import BadInput, refuse
+
+LOOP_FILE = "loop.yaml"
+#: The fields of a loop and its items in one document.
+_DOCUMENT_FIELDS = ("version", "parameters", "loop", "items", "states")
+_NO_ITEMS = "name the files with the items, such as [specs/*.yaml]"
+
+
+def read_loop(
+    path: str,
+    *,
+    parameters: Mapping[str, Any],
+    environment: Mapping[str, str] | None,
+    rules: LoopRules,
+) -> LoopDocument:
+    """Read a loop from a file, or from loop.yaml in a folder (``-`` is stdin).
+
+    Raises BadInput with every problem of all files.
+    """
+    loop, problems = _inspect_file(path, parameters, environment, rules)
+    refuse(problems)
+    assert loop is not None  # noqa: S101 - without a problem there is a loop
+    return loop
+
+
+def lint_loop(
+    path: str,
+    *,
+    parameters: Mapping[str, Any],
+    environment: Mapping[str, str] | None,
+    rules: LoopRules,
+) -> list[Problem]:
+    """Return every problem of a loop and its spec files, each with its file and line."""
+    return _inspect_file(path, parameters, environment, rules)[1]
+
+
+def read_template(document: Any, *, templates: Path | None, rules: LoopRules) -> LoopDocument:
+    """Read a loop from the body of a request, or raise BadInput with every problem.
+
+    The body is `{template: NAME, parameters: {…}}`, for NAME.yaml in the folder ``templates``, or
+    the loop itself: `{loop: {…}, items: […]}`. It must not read the server's environment.
+    """
+    if isinstance(document, dict) and "template" in document:
+        path, parameters = _template(document, templates)
+        loop, problems = _inspect_file(str(path), parameters, None, rules)
+        # Where the server keeps its templates does not concern the caller.
+        refuse(_below(each, path.parent) for each in problems)
+    else:
+        inline = _Document(document, lambda problem: problem, lambda _: False)
+        loop, problems = _inspect(inline, {}, None, rules)
+        refuse(problems)
+    assert loop is not None  # noqa: S101 - without a problem there is a loop
+    return loop
+
+
+def _template(body: Raw, folder: Path | None) -> tuple[Path, Mapping[str, Any]]:
+    name, parameters = body["template"], body.get("parameters") or {}
+    problems = [
+        Problem("there is no such field beside template", (str(other),), "unknown_field")
+        for other in body
+        if other not in ("template", "parameters")
+    ]
+    if not isinstance(parameters, dict):
+        message = "must be a mapping of names to values"
+        problems.append(Problem.at("parameters", message, "wrong_type"))
+    known = {each.stem: each for each in sorted(folder.glob("*.yaml"))} if folder else {}
+    if not isinstance(name, str):
+        problems.append(Problem.at("template", "must be the name of a template", "wrong_type"))
+    elif name not in known:
+        hint = name_hint(name, known) if folder else "; set loop_templates in mulligan.toml"
+        message = f"there is no template {name!r}{hint}"
+        problems.append(Problem.at("template", message, "unknown_name"))
+    refuse(problems)
+    return known[name], parameters
+
+
+def _below(problem: Problem, folder: Path) -> Problem:
+    if not isinstance(problem, FileProblem):
+        return problem
+    return replace(problem, file=problem.file.removeprefix(f"{folder}/"))
+
+
+# -- documents -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Document:
+    """A document with how to place its problems."""
+
+    data: Any
+    locate: Callable[[Problem], Problem]
+    quoted: Callable[[FieldPath], bool]
+    #: The folder to which its paths are relative; None over HTTP.
+    folder: Path | None = None
+    #: The file; None over HTTP and for stdin.
+    file: Path | None = None
+
+    @classmethod
+    def of(cls, path: str) -> _Document:
+        """Read a file. Raises BadInput."""
+        source = read_document(path)
+        return cls(
+            source.data,
+            JobSource(source, ()).place,
+            _quoted_in(source),
+            folder=source.folder,
+            file=None if path == STDIN else Path(path),
+        )
+
+
+def _quoted_in(source: SourceDocument) -> Callable[[FieldPath], bool]:
+    # JSON quotes every text.
+    json = source.name.endswith(".json")
+    return lambda path: not json and is_quoted(source.root, path)
+
+
+def _inspect_file(
+    path: str,
+    parameters: Mapping[str, Any],
+    environment: Mapping[str, str] | None,
+    rules: LoopRules,
+) -> tuple[LoopDocument | None, list[Problem]]:
+    folder = path != STDIN and Path(path).is_dir()
+    file = str(Path(path) / LOOP_FILE) if folder else path
+    try:
+        document = _Document.of(file)
+    except BadInput as error:
+        return None, list(error.problems)
+    loop, problems = _inspect(document, parameters, environment, rules)
+    return loop, _in_order(problems, first=file)
+
+
+def _in_order(problems: Sequence[Problem], *, first: str) -> list[Problem]:
+    """Sort problems by file and line, those of the loop's own file first."""
+
+    def place(problem: Problem) -> tuple[bool, str, int]:
+        if not isinstance(problem, FileProblem):
+            return False, "", 0
+        return problem.file != first, problem.file, problem.line or 0
+
+    return sorted(problems, key=place)
+
+
+def _inspect(
+    document: _Document,
+    parameters: Mapping[str, Any],
+    environment: Mapping[str, str] | None,
+    rules: LoopRules,
+) -> tuple[LoopDocument | None, list[Problem]]:
+    raw, problems = _current(document, "loop", "a loop is a mapping with `name:` and `specs:`")
+    if problems:
+        return None, problems
+    declared = raw.pop("parameters", None)
+    references, wrong = read_parameters(declared, parameters, environment)
+    problems += map(document.locate, wrong)
+    top, wrong = _resolved(document, raw, references)
+    problems += wrong
+    config, parts, wrong = _parts(document, top)
+    problems += wrong
+    for found in _spec_files(document, config):
+        if isinstance(found, Problem):
+            problems.append(found)
+            continue
+        raw, wrong = _current(found, "spec", "a spec file is a mapping with `items:`")
+        if not wrong:
+            part, wrong = _resolved(found, raw, references)
+            parts.append(_with_absolute_items(part, found.folder))
+        problems += wrong
+    if not parts and not problems and not _patterns(config.raw):
+        problems += config.place(Problem.at("specs", _NO_ITEMS, "missing"))
+    loop, wrong = inspect_loop(config, parts, rules)
+    problems += wrong
+    return (None if problems else loop), problems
+
+
+def _current(
+    document: _Document, kind: Literal["loop", "spec"], shape: str
+) -> tuple[Raw, list[Problem]]:
+    """Return a document in the current version, or the problem that prevents it."""
+    if not isinstance(document.data, dict):
+        return {}, [document.locate(Problem(shape, code="wrong_type"))]
+    raw, problems = migrate(dict(document.data), kind)
+    return raw, [*map(document.locate, problems)]
+
+
+def _resolved(document: _Document, raw: Raw, references: References) -> tuple[Part, list[Problem]]:
+    """Return a document without references, and the problems of those it had."""
+    found = references.resolve(raw, quoted=document.quoted)
+    part = Part(raw=found.data, locate=document.locate, unresolved=found.unresolved)
+    return part, [*map(document.locate, found.problems)]
+
+
+def _parts(document: _Document, top: Part) -> tuple[Part, list[Part], list[Problem]]:
+    """Return the loop of a document, the items in it, if any, and the problems of its form."""
+    if "loop" not in top.raw and "items" not in top.raw:
+        return _with_absolute(top, document.folder), [], []
+    problems = [
+        Problem(
+            f"there is no such field beside `loop:`{did_you_mean(name, _DOCUMENT_FIELDS)}",
+            (name,),
+            "unknown_field",
+        )
+        for name in top.raw
+        if name not in _DOCUMENT_FIELDS
+    ]
+    if "loop" not in top.raw:
+        problems.append(Problem.at("loop", "is required beside `items:`", "missing"))
+    loop = replace(top, raw=top.raw.get("loop", {"name": "loop"}), path=("loop",))
+    names = ("version", "items", "states")
+    inside = {name: top.raw[name] for name in names if name in top.raw}
+    items = [replace(top, raw=inside)] if "items" in inside else []
+    if document.folder is None and _patterns(loop.raw):
+        message = "files are read only by the command line: put the items under `items:`"
+        problems.append(Problem.at("loop.specs", message, "not_allowed"))
+    return (
+        _with_absolute(loop, document.folder),
+        [_with_absolute_items(each, document.folder) for each in items],
+        [*top.place(*problems)],
+    )
+
+
+def _with_absolute(part: Part, folder: Path | None) -> Part:
+    if folder is None or not isinstance(part.raw, dict):
+        return part
+    return replace(part, raw=with_absolute_path(part.raw, folder))
+
+
+def _with_absolute_items(part: Part, folder: Path | None) -> Part:
+    items = part.raw.get("items")
+    if folder is None or not isinstance(items, list):
+        return part
+    absolute = [
+        with_absolute_path(each, folder) if isinstance(each, dict) else each for each in items
+    ]
+    return replace(part, raw={**part.raw, "items": absolute})
+
+
+# -- spec files ------------------------------------------------------------------------------------
+
+
+def _patterns(loop: Any) -> list[Any]:
+    """Return the patterns of a loop; those that are no texts are problems of its form."""
+    patterns = loop.get("specs") if isinstance(loop, dict) else None
+    return patterns if isinstance(patterns, list) else []
+
+
+def _spec_files(document: _Document, config: Part) -> Iterator[_Document | Problem]:
+    """Yield the spec files of a loop, and the problems of patterns and of unreadable files."""
+    if document.folder is None:
+        return
+    base = document.file.parent if document.file else document.folder
+    seen = {document.file}
+    for index, pattern in enumerate(_patterns(config.raw)):
+        if not isinstance(pattern, str):
+            continue
+        try:
+            found = sorted(each for each in base.glob(pattern) if each.is_file())
+        except (ValueError, NotImplementedError, OSError):
+            message = f"{pattern!r} is not a pattern of files relative to this one"
+            yield from config.place(Problem(message, ("specs", index)))
+            continue
+        if not found:
+            message = f"no file matches {pattern!r}"
+            yield from config.place(Problem(message, ("specs", index)))
+        for file in found:
+            if file not in seen:
+                seen.add(file)
+                yield from _read_spec(file)
+
+
+def _read_spec(file: Path) -> Iterator[_Document | Problem]:
+    try:
+        yield _Document.of(str(file))
+    except BadInput as error:
+        yield from error.problems
