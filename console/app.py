@@ -23,6 +23,8 @@ from mulligan.console.http.routes import (
     failure_routes,
     job_routes,
     login_routes,
+    loop_item_routes,
+    loop_routes,
     metrics_routes,
     ops_routes,
     quality_routes,
@@ -43,6 +45,8 @@ _ROUTERS = (
     cost_routes,
     escalation_routes,
     edit_routes,
+    loop_routes,
+    loop_item_routes,
     scale_routes,
     page_routes,
 )

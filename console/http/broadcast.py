@@ -21,6 +21,7 @@ from mulligan.console.http.errors import HttpError, invalid
 from mulligan.policies.figures.waiting_words import waiting_event_words
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.ledger.stored.job_ids import is_item
 from mulligan.workers.ledger.stores.event_streams import Position, StoredEvent, in_order
 from mulligan.workers.settings.model import Settings
 
@@ -32,7 +33,9 @@ _COLLECT = 0.05
 _PAGE = 1000
 #: The most bytes that may wait for one listener.
 QUEUE_CAP = 1_000_000
-_TENANT_CACHE = 50_000
+_OWNER_CACHE = 50_000
+#: Who a job belongs to: its tenant, and its loop if it is an item's.
+Owner = tuple[str | None, str | None]
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class EventFilter:
     """The events that a listener receives; None means no restriction."""
 
     job: str | None = None
+    #: A loop with its items and their jobs.
+    loop: str | None = None
     tenant: str | None = None
     #: Whether it may read details, which can quote a prompt or an answer.
     texts: bool = True
@@ -50,6 +55,7 @@ class StreamEvent:
     """One encoded event."""
 
     job: str
+    loop: str | None
     tenant: str | None
     frame: bytes
     #: The frame without texts.
@@ -60,7 +66,9 @@ def _chunk(events: Sequence[StreamEvent], chosen: EventFilter) -> bytes:
     return b"".join(
         event.frame if chosen.texts else event.redacted
         for event in events
-        if chosen.job in (None, event.job) and chosen.tenant in (None, event.tenant)
+        if chosen.job in (None, event.job)
+        and chosen.loop in (None, event.loop)
+        and chosen.tenant in (None, event.tenant)
     )
 
 
@@ -118,7 +126,7 @@ class Broadcast:
         self._cap = settings.listeners_cap
         self._listeners: set[Listener] = set()
         self._delivered: Position = ()
-        self._tenants: OrderedDict[str, str | None] = OrderedDict()
+        self._owners: OrderedDict[str, Owner] = OrderedDict()
         self._thread: threading.Thread | None = None
         self._starting = asyncio.Lock()
         self._closed = threading.Event()
@@ -195,8 +203,9 @@ class Broadcast:
             try:
                 position = self._streams.extended(position)
                 stored = self._streams.read(position, limit=_PAGE, block=1.0)
-                with_tenants = any(each.filter.tenant for each in tuple(self._listeners))
-                events, position = self._encode(stored, position, with_tenants)
+                filters = [each.filter for each in tuple(self._listeners)]
+                with_owners = any(each.tenant or each.loop for each in filters)
+                events, position = self._encode(stored, position, with_owners)
             except LedgerUnavailable as error:
                 _LOG.warning("cannot read events, retrying: %s", error)
                 self._closed.wait(1.0)
@@ -220,40 +229,41 @@ class Broadcast:
         """Yield what a listener missed, one chunk per page; a chunk may be empty."""
         position, upto = self._streams.extended(after), self._streams.extended(upto)
         while stored := self._streams.page(position, upto, limit=_PAGE):
-            events, position = self._encode(stored, position, chosen.tenant is not None)
+            with_owners = chosen.tenant is not None or chosen.loop is not None
+            events, position = self._encode(stored, position, with_owners)
             yield _chunk(events, chosen)
 
     def _encode(
-        self, stored: list[StoredEvent], position: Position, with_tenants: bool
+        self, stored: list[StoredEvent], position: Position, with_owners: bool
     ) -> tuple[list[StreamEvent], Position]:
         events, after = [], position
         for event, after in in_order(stored, position):
             if (data := event.parse()) is None:
                 continue
-            tenant = self._tenant(data) if with_tenants else None
+            tenant, loop = self._owner(data) if with_owners else (None, None)
             head = f"id: {','.join(after)}\nevent: {data['type']}\n"
             text = event.data
+            # Why an item was admitted names other loops, perhaps another tenant's.
+            if data.pop("because", None) is not None:
+                text = _encoded(data)
             if data.get("state") == "waiting":
                 data["waits_for"] = waiting_event_words(data)
                 text = _encoded(data)
             frame = _frame(head, text)
             redacted = frame if "detail" not in data else _frame(head, _without_detail(data))
-            events.append(StreamEvent(data["job"], tenant, frame, redacted))
+            events.append(StreamEvent(data["job"], loop, tenant, frame, redacted))
         return events, after
 
-    def _tenant(self, data: dict[str, Any]) -> str | None:
-        """Return the tenant of an event, from the event or else from its job."""
+    def _owner(self, data: dict[str, Any]) -> Owner:
+        """Return whom an event belongs to, from the event or else from its job."""
         job = str(data["job"])
-        if "tenant" in data:
-            tenant: str | None = data["tenant"]
-        elif job in self._tenants:
-            return self._tenants[job]
-        else:
-            tenant = self._ledger.job_tenant(job)
-        self._tenants[job] = tenant
-        while len(self._tenants) > _TENANT_CACHE:
-            self._tenants.popitem(last=False)
-        return tenant
+        if not job or ("tenant" in data and not is_item(job)):
+            return data.get("tenant"), data.get("loop")
+        if job not in self._owners:
+            self._owners[job] = self._ledger.job_owner(job)
+            while len(self._owners) > _OWNER_CACHE:
+                self._owners.popitem(last=False)
+        return self._owners[job]
 
     def position(self, text: str) -> Position:
         """Parse a position to resume from, or raise 422."""

@@ -21,6 +21,8 @@ from starlette.responses import RedirectResponse, Response
 from mulligan.console.http.login_redirect import login_url
 from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.validation_errors import problem_of
+from mulligan.tasks.loops.change import LoopConflict, NoSuchLoop
+from mulligan.tasks.loops.view import NoSuchItem
 from mulligan.tasks.ports.errors import (
     BadInput,
     BlobsUnavailable,
@@ -163,6 +165,16 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
             return answer(request, HttpError(409, "key_in_use", message, details=error.problems))
         return answer(request, invalid(*error.problems))
 
+    def on_missing(request: Request, error: Exception) -> Response:
+        assert isinstance(error, BadInput)  # noqa: S101 - for the type checker
+        return answer(request, HttpError(404, "not_found", error.problems[0].message))
+
+    def on_conflict(request: Request, error: Exception) -> Response:
+        assert isinstance(error, BadInput)  # noqa: S101 - for the type checker
+        code = "key_in_use" if error.has("key_in_use") else "conflict"
+        message = error.problems[0].message
+        return answer(request, HttpError(409, code, message, details=error.problems))
+
     def on_unreachable(request: Request, error: Exception) -> Response:
         _LOG.warning("unreachable: %s", error)
         message = unavailable(error)
@@ -177,6 +189,9 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(BadInput, on_bad_input)
+    app.add_exception_handler(NoSuchLoop, on_missing)
+    app.add_exception_handler(NoSuchItem, on_missing)
+    app.add_exception_handler(LoopConflict, on_conflict)
     app.add_exception_handler(DamagedRecord, on_damaged)
     app.add_exception_handler(StoreUnavailable, on_unreachable)
     app.add_exception_handler(OperationalError, on_unreachable)

@@ -54,7 +54,7 @@ def _plan_items(snapshot: LoopSnapshot, now: float) -> dict[str, ItemRecord]:
     """Return the new records of the items whose dependencies changed."""
     records = {spec.id: snapshot.record(spec.id) for spec in snapshot.specs}
     changed: dict[str, ItemRecord] = {}
-    for spec in _in_order(snapshot.specs):
+    for spec in in_order(snapshot.specs):
         record = records[spec.id]
         if record.state not in _PLANNED_ITEMS:
             continue
@@ -70,7 +70,7 @@ def _plan_items(snapshot: LoopSnapshot, now: float) -> dict[str, ItemRecord]:
     return changed
 
 
-def _in_order(specs: Sequence[ItemSpec]) -> Sequence[ItemSpec]:
+def in_order(specs: Sequence[ItemSpec]) -> Sequence[ItemSpec]:
     """Return the items, each after those that it depends on. Loops have no cycles: see commands."""
     by_id = {spec.id: spec for spec in specs}
     after = {spec.id: [each for each in spec.depends_on if each in by_id] for spec in specs}

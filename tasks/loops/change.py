@@ -47,14 +47,25 @@ class LoopConflict(BadInput):
 
 def check_loop(context: LoopContext, document: LoopDocument) -> list[Problem]:
     """Return every problem of a loop that is well-formed."""
+    config = document.loop
     return [
+        *(problem.below("loop") for problem in _workspace_problems(context, document)),
         *(Problem.at("items", text) for text in item_problems(document.items)),
         *(
             problem.below("items", index)
             for index, item in enumerate(document.items)
-            for problem in check_item(context, document.loop, item)
+            for problem in check_item(context, config, item)
         ),
     ]
+
+
+def _workspace_problems(context: LoopContext, document: LoopDocument) -> list[Problem]:
+    """Check the loop's own workspace, which is stored even if every item has another one."""
+    config, first = document.loop, document.items[0]
+    if config.workspace is None or any(item.workspace is None for item in document.items):
+        return []
+    found = check_item(context, config, first.model_copy(update={"workspace": None}))
+    return [problem for problem in found if problem.path[:1] == ("workspace",)]
 
 
 def check_item(context: LoopContext, config: LoopConfig, item: ItemSpec) -> list[Problem]:
@@ -177,7 +188,9 @@ def configure(
         except ValidationError as error:
             raise BadInput(*(problem_of(each, what="loop") for each in error.errors())) from None
         if change.config is not None and found.specs:
-            refuse(check_item(context, change.config, found.specs[0]))
+            # One that uses the loop's runner; if none does, an item that is added is checked.
+            own = next((each for each in found.specs if each.runner is None), found.specs[0])
+            refuse(check_item(context, change.config, own))
             return replace(change, caps=_caps(context, change.config, found.specs))
         return change
 
@@ -209,7 +222,10 @@ def _change(
         reading = context.ledger.read_loop(name)
         if reading is None:
             raise no_such_loop(name)
-        made = context.ledger.change_made(name, caller)
+        # A key belongs to this loop, not to a later one of its name.
+        uid = reading.snapshot.loop.uid
+        keyed = replace(caller, key=f"{uid}/{caller.key}") if caller.key else caller
+        made = context.ledger.change_made(name, keyed)
         if made == "seen":
             return reading
         if made == "conflict":
@@ -220,7 +236,7 @@ def _change(
             change = decide(reading.snapshot, context.ledger.now())
         except NotPossible as error:
             raise LoopConflict(str(error)) from None
-        write = LoopWrite(reading=reading, change=change, caller=caller)
+        write = LoopWrite(reading=reading, change=change, caller=keyed)
         written = context.ledger.write_loop(write)
         if isinstance(written, Written):
             context.publish(written.publish)

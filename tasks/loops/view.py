@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mulligan.policies.loops.loop import ItemRecord, LoopSnapshot
 from mulligan.policies.loops.spec import ItemSpec
@@ -49,13 +49,28 @@ class LoopView:
         return max(beats, default=self.snapshot.loop.planned_at)
 
 
-def view_loop(context: LoopContext, name: str) -> LoopView:
-    """Read a loop. Raises NoSuchLoop."""
+def view_loop(context: LoopContext, name: str, *, tenant: str | None = None) -> LoopView:
+    """Read a loop. Raises NoSuchLoop.
+
+    ``tenant``: whose loops the caller sees, without the names of others; None for all.
+    """
     reading = context.ledger.read_loop(name)
-    if reading is None:
+    if reading is None or tenant not in (None, reading.snapshot.loop.tenant):
         raise no_such_loop(name)
+    if tenant is not None:
+        reading = _without_others(reading)
     slots = context.slots() if reading.fleet.slots is None else reading.fleet.slots
     return LoopView(reading=reading, slots=slots)
+
+
+def _without_others(reading: LoopReading) -> LoopReading:
+    """Hide the names of the other loops: they may be another tenant's."""
+    own = reading.snapshot.loop.name
+    demands = [
+        each if each.loop == own else replace(each, loop="another loop")
+        for each in reading.fleet.demands
+    ]
+    return replace(reading, fleet=replace(reading.fleet, demands=demands))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +83,16 @@ class ItemView:
     why: Reason
 
 
-def view_item(context: LoopContext, name: str, item: str) -> ItemView:
-    """Read an item of a loop with its job. Raises NoSuchLoop or BadInput."""
-    view = view_loop(context, name)
+class NoSuchItem(BadInput):
+    """The loop has no item of this id."""
+
+
+def view_item(context: LoopContext, name: str, item: str, *, tenant: str | None = None) -> ItemView:
+    """Read an item of a loop with its job. Raises NoSuchLoop or NoSuchItem."""
+    view = view_loop(context, name, tenant=tenant)
     spec, record = view.snapshot.spec(item), view.snapshot.record(item)
     if spec is None:
-        raise BadInput.at("item", f"the loop {name!r} has no item {item!r}", "unknown_name")
+        raise NoSuchItem.at("item", f"the loop {name!r} has no item {item!r}", "unknown_name")
     job = context.ledger.job(record.job_id) if record.job_id else None
     why = why_item(
         view.snapshot, item, view.surroundings, _waits(view, item, job), context.ledger.now()
@@ -81,11 +100,17 @@ def view_item(context: LoopContext, name: str, item: str) -> ItemView:
     return ItemView(spec=spec, record=record, job=job, why=why)
 
 
-def why(context: LoopContext, name: str, item: str | None = None) -> Reason:
+def why(
+    context: LoopContext, name: str, item: str | None = None, *, tenant: str | None = None
+) -> Reason:
     """Say why a loop or an item does not run, and what changes it."""
     if item is not None:
-        return view_item(context, name, item).why
-    view = view_loop(context, name)
+        return view_item(context, name, item, tenant=tenant).why
+    return why_of(context, view_loop(context, name, tenant=tenant))
+
+
+def why_of(context: LoopContext, view: LoopView) -> Reason:
+    """Say why a loop that was read does not run."""
     return why_loop(view.snapshot, view.surroundings, context.ledger.now())
 
 

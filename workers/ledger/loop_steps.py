@@ -96,7 +96,7 @@ class LoopSteps(AcceptSteps):
                 specs=specs,
                 items=read_record(
                     keys.loop_items(self._loops_prefix, name),
-                    lambda: {k: ItemRecord.parse(v) for k, v in rows.fields(items).items()},
+                    partial(loop_rows.read_items, rows.fields(items)),
                 ),
                 used=budget.used,
             ),
@@ -153,6 +153,17 @@ class LoopSteps(AcceptSteps):
         return read_records(
             (place, partial(loop_rows.read_loop, name, row)) for place, name, row in found if row
         )
+
+    def loop_items(self, names: Sequence[str]) -> list[Mapping[str, ItemRecord]]:
+        places = [keys.loop_items(self._loops_prefix, name) for name in names]
+        return [
+            read_record(place, partial(loop_rows.read_items, row))
+            for place, row in zip(places, self.calls.records(places), strict=True)
+        ]
+
+    def loop_slots(self) -> int | None:
+        found = self.calls.run("GET", keys.loop_slots(self._loops_prefix))
+        return None if found is None else int(found)
 
     def loop_log(self, name: str, *, limit: int = 100) -> list[LoopNote]:
         key = keys.loop_log(self._loops_prefix, name)

@@ -132,6 +132,8 @@ class StatusReads(Partitioned):
         found = zip(job_ids, self.calls.fields(names, "state"), strict=True)
         return {job_id: state for job_id, state in found if state is not None}
 
-    def job_tenant(self, job_id: str) -> str | None:
-        found = self.calls.run("HGET", keys.job(self._prefix(job_id), job_id), "tenant")
-        return None if found is None else str(found)
+    def job_owner(self, job_id: str) -> tuple[str | None, str | None]:
+        """Return the tenant of a job, and its loop if it does an item of one."""
+        key = keys.job(self._prefix(job_id), job_id)
+        tenant, loop = self.calls.run("HMGET", key, "tenant", "of_loop")
+        return tenant, loop

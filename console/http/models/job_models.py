@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, PlainSerializer
 
@@ -177,6 +177,9 @@ def _hidden(text: str | None) -> str | None:
     return None if text is None else REDACTED
 
 
+_Open = TypeVar("_Open", bound=OpenModel)
+
+
 def _job(job: Job) -> Job:
     delayed = job.delayed_verification
     return job.model_copy(
@@ -187,13 +190,13 @@ def _job(job: Job) -> Job:
                 message.model_copy(update={"content": REDACTED}) for message in job.messages
             ),
             "delayed_verification": delayed.model_copy(update={"prompt": _hidden(delayed.prompt)}),
-            "runner": _options(job.runner),
-            "verifiers": tuple(_options(spec) for spec in job.verifiers),
+            "runner": redacted_options(job.runner),
+            "verifiers": tuple(redacted_options(spec) for spec in job.verifiers),
         }
     )
 
 
-def _options(spec: OpenModel) -> OpenModel:
+def redacted_options(spec: _Open) -> _Open:
     """Redact the options of a runner or verifier: scripted answers, words to look for."""
     texts = [n for n, value in spec.options.items() if not isinstance(value, int | float)]
     return spec.model_copy(update=dict.fromkeys(texts, REDACTED))

@@ -22,9 +22,9 @@ from mulligan.workers.ledger.stores.event_streams import Position
 
 #: Seconds between checks whether a listener may still listen. A revoked token's stream ends then.
 RECHECK = 5.0
-_STREAM: dict[int | str, dict[str, Any]] = {
+EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "Events, each with id, event (job, attempt or cycle) and data, until closed",
+        "description": "Events, each with id, event (such as attempt) and data, until closed",
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
 }
@@ -109,7 +109,7 @@ async def _disconnected(receive: Receive) -> None:
 def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(tags=["events"])
 
-    @router.get("/api/events", response_class=EventStream, responses=_STREAM)
+    @router.get("/api/events", response_class=EventStream, responses=EVENTS)
     async def events(
         request: Request,
         caller: Reader,
@@ -122,12 +122,12 @@ def create_router(context: ConsoleContext) -> APIRouter:
         position = context.broadcast.position(start) if start else None
         chosen = EventFilter(tenant=caller.tenant_filter(tenant), texts=caller.texts)
         allowed = partial(still_authenticated, request, caller)
-        return await _stream(context, chosen, position, allowed)
+        return await open_stream(context, chosen, position, allowed)
 
     @router.get(
         "/api/jobs/{job_id}/events",
         response_class=EventStream,
-        responses={**_STREAM, **errors(404)},
+        responses={**EVENTS, **errors(404)},
     )
     async def job_events(
         request: Request,
@@ -138,11 +138,11 @@ def create_router(context: ConsoleContext) -> APIRouter:
     ) -> Response:
         """Stream the events of one job since it was accepted, and its future ones."""
         view = await run_in_threadpool(visible_job, context, caller, job_id)
-        start = last_event_id or after or _just_before(view.created_at)
+        start = last_event_id or after or just_before(view.created_at)
         chosen = EventFilter(job=view.id, texts=caller.texts)
         position = context.broadcast.position(start)
         allowed = partial(still_authenticated, request, caller)
-        return await _stream(context, chosen, position, allowed)
+        return await open_stream(context, chosen, position, allowed)
 
     return router
 
@@ -151,12 +151,12 @@ def create_router(context: ConsoleContext) -> APIRouter:
 _SKEW_MS = 1000
 
 
-def _just_before(moment: float) -> str:
+def just_before(moment: float) -> str:
     """Return a position before a job's first event. Earlier events belong to other jobs."""
     return str(max(0, int(moment * 1000) - _SKEW_MS))
 
 
-async def _stream(
+async def open_stream(
     context: ConsoleContext, chosen: EventFilter, after: Position | None, allowed: Allowed
 ) -> Response:
     listener = await context.broadcast.listen(chosen, after=after)

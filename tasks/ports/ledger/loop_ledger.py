@@ -142,6 +142,12 @@ class LoopLedger(Protocol):
     def loops(self) -> list[LoopRecord]:
         """Return every loop, the newest first."""
 
+    def loop_items(self, names: Sequence[str]) -> list[Mapping[str, ItemRecord]]:
+        """Return the states of the items of several loops, without their specs."""
+
+    def loop_slots(self) -> int | None:
+        """Return the slots of all loops that a person set; None: those of the settings."""
+
     def loop_log(self, name: str, *, limit: int = 100) -> list[LoopNote]:
         """Return the loop's log, the newest line first."""
 

@@ -55,6 +55,11 @@ def is_user_task(job_id: str) -> bool:
     return job_id.partition("-")[2].startswith("own")
 
 
+def is_item(job_id: str) -> bool:
+    """Whether the job does an item of a loop. No other name has this letter."""
+    return job_id.partition("-")[2].startswith("i")
+
+
 def partition_of_scope(scope: str, *, partitions: int) -> str:
     """Return the partition that holds the jobs of a scope."""
     return partition_name(zlib.crc32(scope.encode()) % partitions)

@@ -71,6 +71,11 @@ def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
     )
 
 
+def read_items(row: Mapping[str, str]) -> dict[str, ItemRecord]:
+    """Read the states of a loop's items. Raises ValueError if one is damaged."""
+    return {item: ItemRecord.parse(text) for item, text in row.items()}
+
+
 def _seconds(row: Mapping[str, str], name: str) -> float | None:
     return float(row[name]) / 1000 if row.get(name) else None
 

@@ -1,0 +1,84 @@
+"""The bodies of requests about loops: what they describe, or every problem of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from mulligan.console.http.errors import NOT_JSON, invalid
+from mulligan.console.http.models.loop_models import MAX_ITEMS
+from mulligan.policies.jobs.job import HALF_A_PAIR, Name
+from mulligan.policies.loops.spec import ItemSpec, LoopDocument
+from mulligan.policies.value import Value
+from mulligan.tasks.jobs.validation_errors import problems_of
+from mulligan.tasks.ports.errors import BadInput
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class LoopOptions(Value):
+    """What a request says about a new loop beside the loop itself."""
+
+    #: Check everything, create nothing, and return the plan.
+    dry_run: bool = False
+    #: Start it at once.
+    start: bool = False
+    #: Whose loop it is. A token that is bound to a tenant creates only its own.
+    tenant: Name | None = None
+
+
+class AddedItems(Value):
+    """Items to add to a loop."""
+
+    items: tuple[ItemSpec, ...] = Field(min_length=1, max_length=MAX_ITEMS)
+
+
+class LoopBody(NamedTuple):
+    document: LoopDocument
+    options: LoopOptions
+
+
+def read_loop_body(body: Any) -> LoopBody:
+    """Return the loop that a body describes. Raises BadInput with every problem.
+
+    The body is a document with the loop and its items, and may have the fields of LoopOptions.
+    """
+    fields = storable_object(body)
+    options = {name: value for name, value in fields.items() if name in LoopOptions.model_fields}
+    rest = {name: value for name, value in fields.items() if name not in options}
+    return LoopBody(
+        _read(LoopDocument, rest, also=LoopOptions.model_fields), _read(LoopOptions, options)
+    )
+
+
+def read_items_body(body: Any) -> tuple[ItemSpec, ...]:
+    """Return the items of a body: one item, or ``{"items": […]}``."""
+    fields = storable_object(body)
+    if "items" in fields:
+        return _read(AddedItems, fields).items
+    return (_read(ItemSpec, fields),)
+
+
+def storable_object(body: Any) -> Mapping[str, Any]:
+    """Return a JSON object that can be stored, or raise 422."""
+    if isinstance(body, bytes):
+        raise invalid(NOT_JSON)
+    if not isinstance(body, dict):
+        raise invalid("body: must be a JSON object")
+    try:
+        json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        raise invalid(f"body: {HALF_A_PAIR}") from None
+    except (ValueError, RecursionError):  # not a number, extreme nesting
+        raise invalid("body: has a value that cannot be stored as JSON") from None
+    return body
+
+
+def _read(model: type[_Model], fields: Mapping[str, Any], *, also: Collection[str] = ()) -> _Model:
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise BadInput(*problems_of(error, model, also=list(also))) from None

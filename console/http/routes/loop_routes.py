@@ -1,0 +1,288 @@
+"""Loops over HTTP: the factory, the registry and the control of loops."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Header, Query, Response
+from fastapi import Path as InPath
+from starlette.requests import Request
+
+from mulligan.console.http.access import Caller, Ops, Producer, Reader
+from mulligan.console.http.context import ConsoleContext
+from mulligan.console.http.errors import HttpError, errors
+from mulligan.console.http.loop_body import LoopBody, read_loop_body, storable_object
+from mulligan.console.http.models.loop_models import (
+    CreatedLoop,
+    LoopDetail,
+    LoopHealthDocument,
+    LoopList,
+    LoopLog,
+    LoopPlan,
+    LoopSlots,
+    SlotsChange,
+    WhyRow,
+    created,
+    detail,
+    holder_rows,
+    note_rows,
+    row,
+    why_row,
+)
+from mulligan.console.jobfiles.model_schema import inline_schema
+from mulligan.policies.loops.commands import MOVES, Verb
+from mulligan.policies.loops.health import loop_health
+from mulligan.policies.loops.loop import LoopState
+from mulligan.policies.loops.spec import ItemSpec, LoopConfig
+from mulligan.tasks.loops import change
+from mulligan.tasks.loops.change import no_such_loop
+from mulligan.tasks.loops.registry import list_loops, preview_loop, read_log
+from mulligan.tasks.loops.view import LoopView, view_loop, why, why_of
+from mulligan.tasks.ports.ledger import Caller as LoopCaller
+
+#: Anything else could address another of the ledger's keys.
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,79}")
+LoopId = Annotated[
+    str, InPath(min_length=1, max_length=200, description="A loop's name", examples=["nightly"])
+]
+TestId = Annotated[
+    str, InPath(min_length=1, max_length=200, description="An item's id", examples=["CP-SPEC-005"])
+]
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=480,
+        description="The same change with the same key is made once.",
+    ),
+]
+_CONFIG = inline_schema(LoopConfig)
+_BODY = {
+    "type": "object",
+    "description": "A loop and its items, as in a loop file and its spec files",
+    "required": ["loop", "items"],
+    "properties": {
+        "loop": _CONFIG,
+        "items": {"type": "array", "minItems": 1, "items": inline_schema(ItemSpec)},
+        "dry_run": {"type": "boolean", "description": "Check it and return its plan only"},
+        "start": {"type": "boolean", "description": "Start it at once"},
+        "tenant": {"type": "string", "description": "Whose loop it is"},
+    },
+}
+_EXAMPLE = {
+    "loop": {"name": "nightly", "runner": "default"},
+    "items": [{"id": "one", "prompt": "Say it as JSON.", "verifiers": ["json.object"]}],
+}
+_CHANGES = {
+    "type": "object",
+    "description": "Fields of the loop's configuration; null: the default value",
+    "properties": {name: _CONFIG["properties"][name] for name in sorted(change.CHANGEABLE)},
+}
+
+
+async def _changes(request: Request, caller: Reader, key: Key = None) -> LoopCaller:
+    """Return who changes a loop, with the idempotency key and the digest of the request."""
+    asked = f"{request.method} {request.url.path}\n".encode() + await request.body()
+    return LoopCaller(by=caller.name, key=key, digest=hashlib.sha256(asked).hexdigest()[:32])
+
+
+Changes = Annotated[LoopCaller, Depends(_changes)]
+
+
+def create_router(context: ConsoleContext) -> APIRouter:
+    router = APIRouter(tags=["loops"])
+    _add_creating(router, context)
+    _add_reading(router, context)
+    _add_changing(router, context)
+    _add_slots(router, context)
+    return router
+
+
+def _add_creating(router: APIRouter, context: ConsoleContext) -> None:
+    @router.post(
+        "/api/loops",
+        status_code=201,
+        responses={
+            200: {"model": CreatedLoop | LoopPlan, "description": "It exists, or a dry run"},
+            **errors(409),
+        },
+    )
+    def create(
+        body: Annotated[Any, Body(json_schema_extra=_BODY, examples=[_EXAMPLE])],
+        caller: Producer,
+        changes: Changes,
+        response: Response,
+    ) -> CreatedLoop | LoopPlan:
+        """Create a loop from a document; its name is its idempotency key."""
+        asked = read_loop_body(body)
+        tenant = _tenant(caller, asked.options.tenant)
+        if asked.options.dry_run:
+            response.status_code = 200
+            return _dry_run(context, asked)
+        name = asked.document.loop.name
+        loops = context.services.loops
+        written = change.create_loop(loops, asked.document, tenant=tenant, by=caller.name)
+        view = view_loop(loops, name)
+        # One that a person has stopped or paused since stays as it is.
+        if asked.options.start and view.snapshot.loop.state == "created":
+            change.move(loops, name, "start", changes)
+        response.status_code = 201 if written.status == "written" else 200
+        response.headers["Location"] = f"/api/loops/{name}"
+        view = visible_loop(context, caller, name)
+        seen = written.status == "seen"
+        return created(view, why_of(loops, view), texts=caller.texts, seen=seen)
+
+
+def _tenant(caller: Caller, requested: str | None) -> str:
+    """Return whose loop a new one is: a bound caller's own."""
+    if caller.tenant is not None and requested not in (None, caller.tenant):
+        raise HttpError(403, "other_tenant", f"tenant: this token is for {caller.tenant}")
+    return caller.tenant or requested or ""
+
+
+def _dry_run(context: ConsoleContext, asked: LoopBody) -> LoopPlan:
+    name = asked.document.loop.name
+    found = preview_loop(context.services.loops, asked.document)
+    in_use = context.ledger.read_loop(name) is not None
+    return LoopPlan(id=name, name_in_use=in_use, order=list(found.order), ready=list(found.ready))
+
+
+def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
+    loops = context.services.loops
+
+    @router.get("/api/loops")
+    def index(
+        caller: Reader,
+        state: LoopState | None = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    ) -> LoopList:
+        """List loops, newest first."""
+        found = list_loops(loops, tenant=caller.tenant, state=state, limit=limit)
+        return LoopList(loops=[row(each) for each in found])
+
+    @router.get("/api/loops/{loop_id}", responses=errors(404))
+    def show(loop_id: LoopId, caller: Reader) -> LoopDetail:
+        """Show a loop: its state, who works on it, its budget and why it does not run."""
+        return _shown(context, caller, loop_id)
+
+    @router.get("/api/loops/{loop_id}/health", responses=errors(404))
+    def health(loop_id: LoopId, caller: Reader) -> LoopHealthDocument:
+        """Say whether a loop is alive, from the newest sign of a worker or the planner."""
+        view = visible_loop(context, caller, loop_id)
+        loop, beat, now = view.snapshot.loop, view.last_heartbeat, context.ledger.now()
+        return LoopHealthDocument(
+            status=loop_health(loop, beat, now),
+            last_heartbeat=beat,
+            silent_seconds=None if beat is None else max(0.0, now - beat),
+            waiting_changes=loop.dirty - loop.planned,
+            planned_at=loop.planned_at,
+            holders=holder_rows(view.holders),
+        )
+
+    @router.get("/api/loops/{loop_id}/why", responses=errors(404))
+    def explain(
+        loop_id: LoopId,
+        caller: Reader,
+        test: Annotated[str | None, Query(max_length=200)] = None,
+    ) -> WhyRow:
+        """Say why a loop or one of its items does not run, and what changes it."""
+        visible_loop(context, caller, loop_id)
+        return why_row(why(loops, loop_id, test, tenant=caller.tenant))
+
+    @router.get("/api/loops/{loop_id}/log", responses=errors(404))
+    def log(
+        loop_id: LoopId, caller: Reader, limit: Annotated[int, Query(ge=1, le=500)] = 100
+    ) -> LoopLog:
+        """List who changed a loop and why its items got their slots, newest first."""
+        visible_loop(context, caller, loop_id)
+        notes = read_log(loops, loop_id, limit=limit, tenant=caller.tenant)
+        return LoopLog(log=note_rows(notes))
+
+
+_DOES: dict[Verb, str] = {
+    "start": "Start a loop that was created or stopped.",
+    "stop": "Stop a loop and end what runs. Its items are ready for the next start.",
+    "pause": "Start nothing more. Running attempts finish.",
+    "resume": "Go on with a paused loop.",
+}
+
+
+def _add_changing(router: APIRouter, context: ConsoleContext) -> None:
+    loops = context.services.loops
+
+    @router.patch("/api/loops/{loop_id}", responses=errors(404, 409))
+    def configure(
+        loop_id: LoopId,
+        body: Annotated[Any, Body(json_schema_extra=_CHANGES, examples=[{"priority": 1}])],
+        caller: Reader,
+        changes: Changes,
+    ) -> LoopDetail:
+        """Change a loop's configuration. Raising a limit that was used up resumes the loop."""
+        visible_loop(context, caller, loop_id)
+        change.configure(loops, loop_id, dict(storable_object(body)), changes)
+        return _shown(context, caller, loop_id)
+
+    def mover(verb: Verb) -> Callable[..., LoopDetail]:
+        def move(loop_id: LoopId, caller: Reader, changes: Changes) -> LoopDetail:
+            visible_loop(context, caller, loop_id)
+            change.move(loops, loop_id, verb, changes)
+            return _shown(context, caller, loop_id)
+
+        return move
+
+    for verb in MOVES:
+        router.post(
+            f"/api/loops/{{loop_id}}/{verb}",
+            name=verb,
+            description=_DOES[verb],
+            responses=errors(404, 409),
+        )(mover(verb))
+
+    @router.delete("/api/loops/{loop_id}", status_code=204, responses=errors(404, 409))
+    def delete(loop_id: LoopId, caller: Reader) -> None:
+        """Forget a loop that is not running or paused. The jobs of its items are kept."""
+        visible_loop(context, caller, loop_id)
+        change.delete(loops, loop_id, by=caller.name)
+
+
+def _add_slots(router: APIRouter, context: ConsoleContext) -> None:
+    def shown() -> LoopSlots:
+        found = context.ledger.loop_slots()
+        slots = context.services.loops.slots() if found is None else found
+        return LoopSlots(slots=slots, set=found is not None)
+
+    @router.get("/api/loop-slots")
+    def slots(caller: Ops) -> LoopSlots:
+        """Return how many items of all loops may run at once."""
+        _refuse_tenants(caller)
+        return shown()
+
+    @router.put("/api/loop-slots")
+    def set_slots(body: SlotsChange, caller: Ops) -> LoopSlots:
+        """Set how many items of all loops may run at once. Running ones finish."""
+        _refuse_tenants(caller)
+        context.ledger.set_loop_slots(body.slots)
+        return shown()
+
+
+def _refuse_tenants(caller: Caller) -> None:
+    if caller.tenant is not None:
+        raise HttpError(
+            403, "tenants", "all tenants share the slots: this needs a token without a tenant"
+        )
+
+
+def visible_loop(context: ConsoleContext, caller: Caller, name: str) -> LoopView:
+    """Return the loop, or raise 404 if it does not exist or the caller may not see it."""
+    if not _NAME.fullmatch(name):
+        raise no_such_loop(name)
+    return view_loop(context.services.loops, name, tenant=caller.tenant)
+
+
+def _shown(context: ConsoleContext, caller: Caller, name: str) -> LoopDetail:
+    view = visible_loop(context, caller, name)
+    return detail(view, why_of(context.services.loops, view), texts=caller.texts)
