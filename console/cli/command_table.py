@@ -53,7 +53,7 @@ COMMANDS: tuple[Command | Group, ...] = (
             Command("list", "List the loops, newest first.", "loops.loop_reading:list_loops"),
             Command(
                 "show",
-                "Show a loop: its progress, what runs, its budget and why it waits.",
+                "Show a loop: progress, what runs, budget, why it waits.",
                 "loops.loop_reading:show",
             ),
             Command(
@@ -63,12 +63,12 @@ COMMANDS: tuple[Command | Group, ...] = (
             ),
             Command(
                 "item",
-                "Show an item: its task, its attempts and why it waits.",
+                "Show an item: task, attempts, why it waits.",
                 "loops.loop_reading:item",
             ),
             Command(
                 "why",
-                "Say why a loop or an item does not run, and what changes it.",
+                "Say why a loop or an item does not run.",
                 "loops.loop_reading:why",
             ),
             Command("start", "Start a loop.", "loops.loop_control:start"),
@@ -82,7 +82,7 @@ COMMANDS: tuple[Command | Group, ...] = (
             ),
             Command(
                 "reset",
-                "Run an item again; its earlier failures no longer count.",
+                "Run an item again; earlier failures no longer count.",
                 "loops.loop_control:reset",
             ),
             Command(
@@ -93,17 +93,17 @@ COMMANDS: tuple[Command | Group, ...] = (
             Command("add", "Add the items of a spec file to a loop.", "loops.loop_files:add"),
             Command(
                 "transcripts",
-                "Print what each attempt was asked and what came back.",
+                "Print what attempts were asked and answered.",
                 "loops.loop_reading:transcripts",
             ),
             Command(
                 "log",
-                "List who changed a loop and why items got their slots, newest first.",
+                "List who changed a loop and who got slots, newest first.",
                 "loops.loop_reading:log",
             ),
             Command(
                 "health",
-                "Say whether a loop is alive: exit 0 if it is healthy or idle, else 1.",
+                "Say whether a loop is alive.",
                 "loops.loop_reading:health",
             ),
             Command(
@@ -113,7 +113,7 @@ COMMANDS: tuple[Command | Group, ...] = (
             ),
             Command(
                 "delete",
-                "Delete a loop that has ended or was stopped; its jobs are kept.",
+                "Delete a loop that has ended; its jobs are kept.",
                 "loops.loop_control:delete",
             ),
             Command(

@@ -91,7 +91,7 @@ def set_loop(
 
 
 def reset(name: Name, item: Item, by: By = None, json: Json = False) -> None:
-    """Run an item again; its earlier failures no longer count."""
+    """Run an item again; earlier failures no longer count."""
     with open_loops() as context:
         change.reset(context, name, item, caller(by))
     _tell(f"{item} was reset", {"loop": name, "item": item, "done": "reset"}, json=json)
@@ -111,7 +111,7 @@ def skip(
 
 
 def delete(name: Name, yes: Yes = False, by: By = None, json: Json = False) -> None:
-    """Delete a loop that has ended or was stopped; its jobs are kept."""
+    """Delete a loop that has ended; its jobs are kept."""
     if not yes:
         confirm(f"delete the loop {name}")
     with open_loops() as context:

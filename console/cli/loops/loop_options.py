@@ -20,7 +20,7 @@ Item = Annotated[str, typer.Argument(metavar="ITEM", help="Id of the item.")]
 Path = Annotated[str, typer.Argument(metavar="PATH", help="loop.yaml, or its folder; - is stdin.")]
 Parameters = Annotated[
     list[str] | None,
-    typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of a template."),
+    typer.Option("--param", metavar="NAME=VALUE", help="A parameter of a template."),
 ]
 
 

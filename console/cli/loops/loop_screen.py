@@ -46,8 +46,9 @@ _ORDER: tuple[ItemState, ...] = (
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
-        justify = "right" if name in right else "left"
-        table.add_column(name, no_wrap=name != "reason", justify=justify)
+        table.add_column(
+            name, no_wrap=name != "reason", justify="right" if name in right else "left"
+        )
     return table
 
 
