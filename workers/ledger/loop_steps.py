@@ -12,7 +12,7 @@ from typing import Any, Literal
 from mulligan.policies.jobs.job import Job
 from mulligan.policies.loops.budget import Resource
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot
-from mulligan.policies.loops.spec import ItemSpec, LoopDocument
+from mulligan.policies.loops.spec import ItemSpec, LoopDocument, is_loop_name
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import (
     Caller,
@@ -79,6 +79,8 @@ class LoopSteps(AcceptSteps):
         return "conflict"
 
     def read_loop(self, name: str) -> LoopReading | None:
+        if not is_loop_name(name):
+            return None
         row, items, limits, spent, reserved, fleet = self.calls.one(
             "read_loop", self._loops_prefix, loop=name, fleet=True, most=_CANDIDATES
         )
@@ -143,6 +145,8 @@ class LoopSteps(AcceptSteps):
 
     def delete_loop(self, name: str, *, by: str) -> Literal["deleted", "gone", "held"]:
         answer: Literal["deleted", "gone", "held"]
+        if not is_loop_name(name):
+            return "gone"
         answer = self.calls.one("delete_loop", self._loops_prefix, loop=name, by=by)[0]
         return answer
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from mulligan.console.cli.output import screen
 from mulligan.console.http.models.loop_models import TranscriptRow, budget_rows
-from mulligan.policies.figures.format import duration, number, score, words
+from mulligan.policies.figures.format import duration, money, number, score, words
 from mulligan.policies.loops.loop import ItemRecord, ItemState
 from mulligan.policies.loops.spec import ItemSpec
 from mulligan.policies.loops.why import Reason
@@ -85,11 +85,12 @@ def print_loop(view: LoopView, why: Reason, now: float) -> None:
         held = duration(now - each.claimed_at) if each.claimed_at else "?"
         screen.say(f"  runs      {each.item}, attempt {each.attempt}, on {each.worker} for {held}")
     for row in budget_rows(view):
-        limit = f" of {number(row.limit)}" if row.limit is not None else ""
-        reserved = f", {number(row.reserved)} reserved" if row.reserved else ""
+        amount = money if row.resource == "money" else number
+        limit = f" of {amount(row.limit)}" if row.limit is not None else ""
+        reserved = f", {amount(row.reserved)} reserved" if row.reserved else ""
         unknown = f", {row.unknown} unknown" if row.unknown else ""
         screen.say(
-            f"  budget    {row.scope} {row.resource}: {number(row.used)}{limit}{reserved}{unknown}"
+            f"  budget    {row.scope} {row.resource}: {amount(row.used)}{limit}{reserved}{unknown}"
         )
     print_why(why)
 
