@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from support.console_server import client_of, error_of, get_json, post_json
+from support.console_server import client_of, error_of, get_json, new_token, post_json
 from support.ledger_scenario import SettingsMaker
 from support.loops import item
 
 from mulligan.console.http.context import ConsoleContext, open_context
+from mulligan.console.http.models.job_models import REDACTED
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.loops.plan import run_plan
 from mulligan.tasks.ports.ledger import Entry

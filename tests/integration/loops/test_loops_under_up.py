@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from threading import Thread
 from typing import Any
 
-import httpx
+import httpx2
 import psutil
 import pytest
 from support.cli_process import Shell, new_shell
@@ -54,10 +54,10 @@ class RunningStack:
         deadline = time.monotonic() + 90
         while True:
             try:
-                answer = httpx.request(
+                answer = httpx2.request(
                     method, f"{self.url}{path}", json=body, headers=headers, timeout=30
                 )
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 if time.monotonic() > deadline:
                     raise
             else:
