@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
+from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import NOT_JSON, invalid
 from mulligan.console.http.models.loop_models import MAX_ITEMS
+from mulligan.console.loopfiles.inspect_loop import loop_rules
+from mulligan.console.loopfiles.loop_file import read_template
 from mulligan.policies.jobs.job import HALF_A_PAIR, Name
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument
 from mulligan.policies.value import Value
@@ -41,17 +44,19 @@ class LoopBody(NamedTuple):
     options: LoopOptions
 
 
-def read_loop_body(body: Any) -> LoopBody:
+def read_loop_body(context: ConsoleContext, body: Any) -> LoopBody:
     """Return the loop that a body describes. Raises BadInput with every problem.
 
-    The body is a document with the loop and its items, and may have the fields of LoopOptions.
+    The body is a document with the loop and its items, or a template's name and its parameters. It
+    may have the fields of LoopOptions beside it.
     """
     fields = storable_object(body)
-    options = {name: value for name, value in fields.items() if name in LoopOptions.model_fields}
-    rest = {name: value for name, value in fields.items() if name not in options}
-    return LoopBody(
-        _read(LoopDocument, rest, also=LoopOptions.model_fields), _read(LoopOptions, options)
-    )
+    known = LoopOptions.model_fields
+    options = _read(LoopOptions, {name: fields[name] for name in known if name in fields})
+    rest = {name: value for name, value in fields.items() if name not in known}
+    rules = loop_rules(context.settings, context.services.intake.problems)
+    templates = context.settings.loop_templates
+    return LoopBody(read_template(rest, templates=templates, rules=rules), options)
 
 
 def read_items_body(body: Any) -> tuple[ItemSpec, ...]:
@@ -77,8 +82,8 @@ def storable_object(body: Any) -> Mapping[str, Any]:
     return body
 
 
-def _read(model: type[_Model], fields: Mapping[str, Any], *, also: Collection[str] = ()) -> _Model:
+def _read(model: type[_Model], fields: Mapping[str, Any]) -> _Model:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise BadInput(*problems_of(error, model, also=list(also))) from None
+        raise BadInput(*problems_of(error, model)) from None

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from mulligan.console.http.access import Caller, Ops, Producer, Reader
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors
-from mulligan.console.http.loop_body import LoopBody, read_loop_body, storable_object
+from mulligan.console.http.loop_body import LoopBody, LoopOptions, read_loop_body, storable_object
 from mulligan.console.http.models.loop_models import (
     CreatedLoop,
     LoopDetail,
@@ -61,17 +61,30 @@ Key = Annotated[
     ),
 ]
 _CONFIG = inline_schema(LoopConfig)
+_OPTIONS = inline_schema(LoopOptions)["properties"]
 _BODY = {
-    "type": "object",
-    "description": "A loop and its items, as in a loop file and its spec files",
-    "required": ["loop", "items"],
-    "properties": {
-        "loop": _CONFIG,
-        "items": {"type": "array", "minItems": 1, "items": inline_schema(ItemSpec)},
-        "dry_run": {"type": "boolean", "description": "Check it and return its plan only"},
-        "start": {"type": "boolean", "description": "Start it at once"},
-        "tenant": {"type": "string", "description": "Whose loop it is"},
-    },
+    "anyOf": [
+        {
+            "type": "object",
+            "description": "A loop and its items, as in a loop file and its spec files",
+            "required": ["loop", "items"],
+            "properties": {
+                "loop": _CONFIG,
+                "items": {"type": "array", "minItems": 1, "items": inline_schema(ItemSpec)},
+                **_OPTIONS,
+            },
+        },
+        {
+            "type": "object",
+            "description": "A template of the console, and its parameters",
+            "required": ["template"],
+            "properties": {
+                "template": {"type": "string"},
+                "parameters": {"type": "object"},
+                **_OPTIONS,
+            },
+        },
+    ]
 }
 _EXAMPLE = {
     "loop": {"name": "nightly", "runner": "default"},
@@ -117,8 +130,8 @@ def _add_creating(router: APIRouter, context: ConsoleContext) -> None:
         changes: Changes,
         response: Response,
     ) -> CreatedLoop | LoopPlan:
-        """Create a loop from a document; its name is its idempotency key."""
-        asked = read_loop_body(body)
+        """Create a loop from a document or a template. Its name is its idempotency key."""
+        asked = read_loop_body(context, body)
         tenant = _tenant(caller, asked.options.tenant)
         if asked.options.dry_run:
             response.status_code = 200
@@ -265,7 +278,7 @@ def _add_slots(router: APIRouter, context: ConsoleContext) -> None:
     def set_slots(body: SlotsChange, caller: Ops) -> LoopSlots:
         """Set how many items of all loops may run at once. Running ones finish."""
         _refuse_tenants(caller)
-        context.ledger.set_loop_slots(body.slots)
+        change.set_slots(context.services.loops, body.slots)
         return shown()
 
 

@@ -23,13 +23,14 @@ from schemathesis.specs.openapi.checks import (
 )
 from support.console_server import RunningConsole, running_console
 from support.jobs import GOOD, scripted
+from support.loops import item
 from support.redis_server import RedisServer
 
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.settings.model import Settings
 
-#: Examples per operation; there are about thirty operations.
+#: Examples per operation; there are about sixty operations.
 EXAMPLES = 8
 CHECKS = [
     not_a_server_error,
@@ -53,6 +54,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningConsole
             ids = _some_jobs(client)
             _work(console, ids["hopeless"])
             console.context.ledger.sweep(empty_queues=[])
+            _a_loop(client)
             yield console
     finally:
         server.kill()
@@ -62,6 +64,12 @@ def _some_jobs(client: httpx2.Client) -> dict[str, str]:
     jobs = [scripted(GOOD, name="good"), scripted("no", "no", "no", "no", name="hopeless")]
     taken = client.post("/api/jobs", json=jobs).raise_for_status().json()["jobs"]
     return {str(job["name"]): row["id"] for job, row in zip(jobs, taken, strict=True)}
+
+
+def _a_loop(client: httpx2.Client) -> None:
+    runner = {"kind": "scripted", "answers": [GOOD]}
+    loop = {"loop": {"name": "alpha", "runner": runner}, "items": [item("one")], "start": True}
+    client.post("/api/loops", json=loop).raise_for_status()
 
 
 def _work(console: RunningConsole, job_id: str) -> None:
@@ -75,6 +83,8 @@ def known(console: RunningConsole) -> dict[str, str]:
     (group,) = console.context.ledger.groups()
     return {
         "job_id": group.example,
+        "loop_id": "alpha",
+        "test_id": "one",
         "signature": group.signature,
         "target": group.signature,
         "pool": "attempt",
@@ -86,7 +96,7 @@ def known(console: RunningConsole) -> dict[str, str]:
 def description(console: RunningConsole) -> schemathesis.BaseSchema:
     # Streams never end; pages are for people.
     found = schemathesis.openapi.from_url(f"{console.url}/openapi.json")
-    return found.exclude(path_regex="/events$").include(
+    return found.exclude(path_regex="/(events|stream)$").include(
         path_regex="^/(api/|healthz|readyz|metrics)"
     )
 
