@@ -32,6 +32,14 @@ MARKS = {
     "requeued": "↻",
     "paused": "‖",
     "flows": "✓",
+    "created": "○",
+    "stopped": "✕",
+    "blocked": "◷",
+    "pending": "○",
+    "ready": "◌",
+    "passed": "✓",
+    "failed": "✗",
+    "quarantined": "▲",
 }
 
 

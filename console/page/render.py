@@ -28,6 +28,7 @@ ShortText = Annotated[str, Query(max_length=10)]
 PAGES = (
     ("/", "Overview"),
     ("/jobs", "Jobs"),
+    ("/loops", "Loops"),
     ("/failures", "Failures"),
     ("/cycles", "Cycles"),
     ("/escalations", "Escalations"),
@@ -68,6 +69,7 @@ def _environment() -> Environment:
     )
     environment.globals.update(
         ago=elements.ago,
+        amount=formatter.amount,
         clock=elements.clock,
         count=formatter.count,
         address=address,

@@ -18,6 +18,7 @@ from mulligan.console.page import (
     escalation_pages,
     failure_pages,
     job_pages,
+    loop_pages,
     operation_pages,
     overview_page,
     runbook_page,
@@ -31,6 +32,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
     for module in (
         overview_page,
         job_pages,
+        loop_pages,
         failure_pages,
         cycle_pages,
         escalation_pages,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
+from mulligan.policies.figures.format import amount
 from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.value import Value
 
@@ -92,7 +93,7 @@ def alert_text(alert: Alert) -> str:
             return (
                 f"loop {about.get('loop')} has used {about.get('percent')} % of its"
                 f" {about.get('scope')} budget of {about.get('resource')}"
-                f" ({about.get('used', 0):,.6g} of {about.get('limit', 0):,.6g})"
+                f" ({amount(about['used'])} of {amount(about['limit'])})"
             )
         case "test":
             return "a test: this webhook works"

@@ -18,6 +18,11 @@ def number(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:,.0f}"
 
 
+def amount(value: float) -> str:
+    """Write tokens, money or seconds: ``1,000,000`` and ``0.25``."""
+    return f"{value:,.2f}".removesuffix(".00")
+
+
 def count(value: float | None) -> str:
     """Format a whole number, abbreviated from 10,000 on: ``9,120``, ``48.1k``, ``2.3M``."""
     if value is None:

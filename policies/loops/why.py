@@ -186,7 +186,8 @@ def _why_reserved(snapshot: LoopSnapshot, item: str, around: Surroundings) -> Re
     for scope, resource in budget.limits:
         limit, used = budget.limits[scope, resource], budget.used.get((scope, resource), 0.0)
         reserved = budget.reserved.get(resource, 0.0)
-        if used + reserved + budget.caps.get(resource, 0.0) > limit:
+        left = limit - used - reserved
+        if left <= 0 or left < budget.caps.get(resource, 0.0):
             text = (
                 f"{item} waits: of the {scope} budget of {limit:g} {resource},"
                 f" {used:g} are used and {reserved:g} are reserved by running attempts"

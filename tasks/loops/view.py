@@ -94,10 +94,13 @@ def view_item(context: LoopContext, name: str, item: str, *, tenant: str | None 
     if spec is None:
         raise NoSuchItem.at("item", f"the loop {name!r} has no item {item!r}", "unknown_name")
     job = context.ledger.job(record.job_id) if record.job_id else None
-    why = why_item(
-        view.snapshot, item, view.surroundings, _waits(view, item, job), context.ledger.now()
-    )
+    why = why_item_of(view, item, context.ledger.now(), job)
     return ItemView(spec=spec, record=record, job=job, why=why)
+
+
+def why_item_of(view: LoopView, item: str, now: float, job: JobView | None = None) -> Reason:
+    """Say why an item of a loop that was read does not run. ``job``: of its last run."""
+    return why_item(view.snapshot, item, view.surroundings, _waits(view, item, job), now)
 
 
 def why(

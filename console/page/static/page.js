@@ -344,7 +344,7 @@ function listen() {
     setTimeout(listen, wait);  // an error page closes an EventSource for good
     wait = Math.min(wait * 2, 15000);
   };
-  for (const type of ["message", "job", "attempt", "cycle", "escalation"]) source.addEventListener(type, onEvent);
+  for (const type of ["message", "job", "attempt", "cycle", "escalation", "loop", "item"]) source.addEventListener(type, onEvent);
 }
 
 function onEvent(message) {
