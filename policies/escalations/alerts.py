@@ -13,7 +13,14 @@ from mulligan.policies.value import Value
 
 #: What a webhook may subscribe to.
 WebhookEvent = Literal[
-    "escalated", "breaker_opened", "out_of_credits", "budget_exhausted", "job_finished"
+    "escalated",
+    "breaker_opened",
+    "out_of_credits",
+    "budget_exhausted",
+    "loop_budget",
+    "loop_changed",
+    "loop_completed",
+    "job_finished",
 ]
 AlertEvent = Literal[WebhookEvent, "test"]
 
@@ -45,7 +52,7 @@ class Alert(Value):
     #: When it was noticed, in seconds since 1970.
     at: float
     count: int
-    #: What the ledger knows about the group of escalations, the breaker or the finished job.
+    #: What the ledger knows about what happened: escalations, a breaker, a job or a loop.
     about: dict[str, Any]
 
 
@@ -78,8 +85,29 @@ def alert_text(alert: Alert) -> str:
         case "job_finished":
             reason = f" ({about['reason']})" if about.get("reason") else ""
             return f"job {about.get('job_id')} {about.get('state')}{reason}"
+        case "loop_changed" | "loop_completed":
+            reason = f": {about['reason']}" if about.get("reason") else ""
+            return f"loop {about.get('loop')} {_LOOP_WORDS.get(str(about.get('state')))}{reason}"
+        case "loop_budget":
+            return (
+                f"loop {about.get('loop')} has used {about.get('percent')} % of its"
+                f" {about.get('scope')} budget of {about.get('resource')}"
+                f" ({about.get('used', 0):,.6g} of {about.get('limit', 0):,.6g})"
+            )
         case "test":
             return "a test: this webhook works"
+
+
+#: How the sentence about a loop's new state goes on.
+_LOOP_WORDS = {
+    "created": "was created",
+    "running": "is running",
+    "paused": "is paused",
+    "blocked": "is blocked",
+    "completed": "is completed",
+    "stopped": "was stopped",
+    "deleted": "was deleted",
+}
 
 
 def _jobs(count: int) -> str:
@@ -107,6 +135,8 @@ def console_link(alert: Alert, places: AlertLinks) -> str:
             return f"{places.console}/escalations?signature={quote(str(about['signature']), '')}"
         case "job_finished":
             return f"{places.console}/jobs/{quote(str(about['job_id']), '')}"
+        case "loop_changed" | "loop_completed" | "loop_budget" if about.get("state") != "deleted":
+            return f"{places.console}/loops/{quote(str(about['loop']), '')}"
         case _:
             return f"{places.console}/"
 

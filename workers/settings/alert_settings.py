@@ -17,7 +17,7 @@ class WebhookSettings(BaseModel):
     url: str = Field(pattern=r"^https?://\S+$")
     secret_env: str | None = None
     events: SortedSet[WebhookEvent] = frozenset(
-        {"escalated", "breaker_opened", "out_of_credits", "budget_exhausted"}
+        {"escalated", "breaker_opened", "out_of_credits", "budget_exhausted", "loop_budget"}
     )
 
 

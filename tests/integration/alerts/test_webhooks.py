@@ -16,12 +16,14 @@ from support.cli_process import Shell
 from support.fleet import Fleet, running_fleet
 from support.jobs import GOOD, WRONG_TYPE, answer, scripted
 from support.ledger_scenario import Scenario, ScenarioMaker
+from support.loops import LoopScenario, item
 from support.provider_calls import ask, fail_call, open_breaker, start_call
 from support.settlements import escalates, succeeds
 from support.waiting import wait_for
 from support.webhook_receiver import Receiver, running_receiver
 
 from mulligan.policies.escalations.alerts import verify_signature
+from mulligan.tasks.loops.change import delete
 from mulligan.tasks.ports.ledger import Claim, JobView
 from mulligan.workers.alerts import deliveries
 from mulligan.workers.alerts.webhooks import Webhooks
@@ -540,12 +542,68 @@ def test_the_command_line_lists_tests_retries_and_drops(
     listed = shell.invoke_json("webhooks", "list")
     assert listed["deliveries"] == []
     assert [hook["events"] for hook in listed["webhooks"]] == [
-        ["breaker_opened", "budget_exhausted", "escalated", "out_of_credits"]
+        ["breaker_opened", "budget_exhausted", "escalated", "loop_budget", "out_of_credits"]
     ]
     nothing = shell.invoke("webhooks", "retry", "fleet-none-1", code=2)
     assert "no dead delivery fleet-none-1" in nothing.output
     assert "pass the ID" in shell.invoke("webhooks", "drop", code=2).output
     assert "0 deliveries" in shell.invoke("webhooks", "retry", "--all").output
+
+
+# -- loops -----------------------------------------------------------------------------------------
+
+
+def test_every_change_of_a_loop_is_sent(new_alerts: AlertsMaker, receiver: Receiver) -> None:
+    """Given a webhook that wants changes and ends: an end is one alert, not two."""
+    alerts = new_alerts({"events": ["loop_changed", "loop_completed"]})
+    loops = LoopScenario(alerts.scenario)
+    loops.create(item("one"))
+    loops.move("pause")
+    loops.move("resume")
+    loops.plan()
+    loops.passes("one")
+    loops.plan()
+    loops.move("stop")
+    delete(loops.context, "alpha", by="ada")
+    assert alerts.tick() == len(receiver.bodies) == 7
+    sent = sorted(receiver.bodies, key=lambda body: int(body["id"].rpartition("-")[2]))
+    assert [body["state"] for body in sent] == [
+        "created", "running", "paused", "running", "completed", "stopped", "deleted",
+    ]  # fmt: skip
+    assert sent[4]["event"] == "loop_completed"
+    assert sent[2]["text"] == "loop alpha is paused"
+    assert sent[2]["by"] == "ada"
+    assert sent[2]["console_url"] == "http://127.0.0.1:8700/loops/alpha"
+    assert alerts.tick() == 0
+
+
+def test_a_budget_warns_at_half_at_four_fifths_and_at_its_end(
+    new_alerts: AlertsMaker, receiver: Receiver
+) -> None:
+    """Given a webhook without a list of events."""
+    alerts = new_alerts({})
+    loops = LoopScenario(alerts.scenario)
+    loops.create(item("a"), item("b"), item("c"), budget={"loop": {"tokens": 100}}, concurrency=1)
+    for name, tokens in (("a", 60), ("b", 25), ("c", 20)):
+        loops.plan()
+        loops.passes(name, tokens=tokens)
+        assert alerts.tick() == 1
+    assert [(body["event"], body["percent"]) for body in receiver.bodies] == [
+        ("loop_budget", 50), ("loop_budget", 80), ("loop_budget", 100),
+    ]  # fmt: skip
+    text = "loop alpha has used 80 % of its loop budget of tokens (85 of 100)"
+    assert receiver.bodies[1]["text"] == text
+
+
+def test_a_webhook_for_jobs_hears_nothing_of_loops(
+    new_alerts: AlertsMaker, receiver: Receiver
+) -> None:
+    alerts = new_alerts({"events": ["job_finished", "loop_completed"]})
+    LoopScenario(alerts.scenario).create(item("one"))
+    assert alerts.tick() == 0
+    alerts.succeed()
+    assert alerts.tick() == 1
+    assert receiver.bodies[0]["event"] == "job_finished"
 
 
 # -- real workers ----------------------------------------------------------------------------------

@@ -121,24 +121,25 @@ def test_a_dry_run_creates_nothing(client: TestClient) -> None:
         ({"items": [item("a", priority=float("nan"))]}, ["cannot be stored as JSON"]),
     ],
 )
-@pytest.mark.parametrize("dry_run", [False, True])
 def test_every_problem_is_reported(
-    client: TestClient, change: dict[str, Any], lines: list[str], dry_run: bool
+    client: TestClient, change: dict[str, Any], lines: list[str]
 ) -> None:
-    text = json.dumps({**body(), "dry_run": dry_run, **change})
-    answer = client.post("/api/loops", content=text, headers={"Content-Type": "application/json"})
-    assert answer.status_code == 422, answer.text
-    details = answer.json()["error"]["details"]
-    for line in lines:
-        assert any(line in each for each in details), details
+    headers = {"Content-Type": "application/json"}
+    for dry_run in (False, True):
+        text = json.dumps({**body(), "dry_run": dry_run, **change})
+        answer = client.post("/api/loops", content=text, headers=headers)
+        assert answer.status_code == 422, answer.text
+        details = answer.json()["error"]["details"]
+        for line in lines:
+            assert any(line in each for each in details), details
     assert get_json(client, "/api/loops")["loops"] == []
 
 
-@pytest.mark.parametrize("content", ["[]", '"text"', "null"])
-def test_a_body_that_is_no_object_is_refused(client: TestClient, content: str) -> None:
-    headers = {"Content-Type": "application/json"}
-    answer = client.post("/api/loops", content=content, headers=headers)
-    assert answer.status_code == 422, answer.text
+def test_a_body_that_is_no_object_is_refused(client: TestClient) -> None:
+    for content in ("[]", '"text"', "null"):
+        headers = {"Content-Type": "application/json"}
+        answer = client.post("/api/loops", content=content, headers=headers)
+        assert answer.status_code == 422, answer.text
 
 
 def test_a_loop_is_created_from_a_template(settings: SettingsMaker, tmp_path: Path) -> None:
@@ -308,23 +309,19 @@ def test_a_raised_limit_resumes_a_loop(client: TestClient, context: ConsoleConte
     assert get_json(client, "/api/loops/alpha")["status"] == "completed"
 
 
-@pytest.mark.parametrize(
-    ("values", "line"),
-    [
+def test_a_configuration_that_is_not_possible_is_refused(client: TestClient) -> None:
+    create(client)
+    refusals: list[tuple[Any, str]] = [
         ({"name": "beta"}, "name: cannot be changed"),
         ({"priority": 0}, "priority: must be at least 1"),
         ({"budget": {"loop": {"tokens": "many"}}}, "budget.loop.tokens"),
         ({"runner": "unknown"}, "runner"),
         ([], "body: must be a JSON object"),
-    ],
-)
-def test_a_configuration_that_is_not_possible_is_refused(
-    client: TestClient, values: Any, line: str
-) -> None:
-    create(client)
-    answer = client.patch("/api/loops/alpha", json=values)
-    assert answer.status_code == 422, answer.text
-    assert line in answer.json()["error"]["details"][0]
+    ]
+    for values, line in refusals:
+        answer = client.patch("/api/loops/alpha", json=values)
+        assert answer.status_code == 422, answer.text
+        assert line in answer.json()["error"]["details"][0]
 
 
 def test_items_are_reset_skipped_and_added(client: TestClient, context: ConsoleContext) -> None:
@@ -399,18 +396,18 @@ def _asked(method: str, path: str) -> dict[str, Any]:
     return {"json": item("x") if path == "/tests" else {}}
 
 
-@pytest.mark.parametrize(("method", "path"), PATHS)
-def test_what_does_not_exist_is_404(client: TestClient, method: str, path: str) -> None:
+def test_what_does_not_exist_is_404(client: TestClient) -> None:
     create(client)
-    asked = _asked(method, path)
-    for name in ("beta", "alpha:items", "%20"):
-        answer = client.request(method, f"/api/loops/{name}{path}", **asked)
-        assert error_of(answer) == (404, "not_found"), name
-    if "/tests/one" in path:
-        unknown = path.replace("one", "ten")
-        answer = client.request(method, f"/api/loops/alpha{unknown}", **asked)
-        assert error_of(answer) == (404, "not_found")
-        assert answer.json()["error"]["message"] == "the loop 'alpha' has no item 'ten'"
+    for method, path in PATHS:
+        asked = _asked(method, path)
+        for name in ("beta", "alpha:items", "%20"):
+            answer = client.request(method, f"/api/loops/{name}{path}", **asked)
+            assert error_of(answer) == (404, "not_found"), (method, path, name)
+        if "/tests/one" in path:
+            unknown = path.replace("one", "ten")
+            answer = client.request(method, f"/api/loops/alpha{unknown}", **asked)
+            assert error_of(answer) == (404, "not_found")
+            assert answer.json()["error"]["message"] == "the loop 'alpha' has no item 'ten'"
 
 
 # -- idempotency -----------------------------------------------------------------------------------

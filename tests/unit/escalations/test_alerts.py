@@ -27,6 +27,14 @@ GROUP: dict[str, Any] = {
     "kind": "schema_invalid",
     "task_types": {"extract": 3},
 }
+BUDGET: dict[str, Any] = {
+    "loop": "alpha",
+    "scope": "day",
+    "resource": "tokens",
+    "percent": 80,
+    "used": 8000,
+    "limit": 10000,
+}
 
 
 def alert(event: str, count: int = 1, **about: Any) -> Alert:
@@ -67,6 +75,16 @@ def alert(event: str, count: int = 1, **about: Any) -> Alert:
             alert("job_finished", job_id="p00-a", state="escalated", reason="deadline"),
             "job p00-a escalated (deadline)",
         ),
+        (alert("loop_changed", loop="alpha", state="running"), "loop alpha is running"),
+        (
+            alert("loop_changed", loop="alpha", state="blocked", reason="CP-1 failed"),
+            "loop alpha is blocked: CP-1 failed",
+        ),
+        (alert("loop_completed", loop="alpha", state="completed"), "loop alpha is completed"),
+        (
+            alert("loop_budget", **BUDGET),
+            "loop alpha has used 80 % of its day budget of tokens (8,000 of 10,000)",
+        ),
         (alert("test"), "a test: this webhook works"),
     ],
 )
@@ -81,6 +99,8 @@ def test_an_alert_is_one_line_for_people(message: Alert, text: str) -> None:
         (alert("escalated", **GROUP), "/escalations?signature=v1%3Aschema_invalid%7C%24.age"),
         (alert("job_finished", job_id="p00-a", state="succeeded"), "/jobs/p00-a"),
         (alert("breaker_opened", provider="eu"), "/"),
+        (alert("loop_budget", **BUDGET), "/loops/alpha"),
+        (alert("loop_changed", loop="alpha", state="deleted"), "/"),
     ],
 )
 def test_an_alert_links_to_the_console(message: Alert, link: str) -> None:

@@ -69,17 +69,40 @@ local function finished(change)
     tokens = change.tokens, first_try = change.first_try })
 end
 
+-- A webhook that wants only the end of a loop does not get its other changes.
+local function loop_changed(change)
+  local about = { loop = change.loop, state = change.state, reason = change.reason ~= '' and change.reason or nil,
+    by = change.by, tenant = change.tenant }
+  deliver_first(change.state == 'completed' and { 'loop_completed', 'loop_changed' } or { 'loop_changed' }, 1, about)
+end
+
+local function loop_warned(change)
+  local scope, resource = string.match(change.budget, '^(%a+):(%a+)$')
+  deliver_first({ 'loop_budget' }, 1, { loop = change.loop, scope = scope, resource = resource,
+    percent = change.percent, used = change.used, limit = change.limit, tenant = change.tenant })
+end
+
+local function read_change(change)
+  if change.type == 'job' and TERMINAL[change.state] then return finished(change) end
+  if change.type ~= 'loop' then return end
+  if change.budget then return loop_warned(change) end
+  if change.state then loop_changed(change) end
+end
+
+-- Without any loop so far, nobody reads the events for one.
+local reads = subscribed('job_finished')
+if redis.call('EXISTS', P .. 'loops:epoch') == 1 then
+  reads = reads or subscribed('loop_changed') or subscribed('loop_completed') or subscribed('loop_budget')
+end
 -- A cursor ensures that each event is read once. The first run starts one window ago.
 local more = 0
 local cursor = redis.call('HGET', ALERTS, 'cursor')
   or string.format('%.0f-0', math.max(0, NOW - R.window_ms))
-if subscribed('job_finished') then
+if reads then
   local found = redis.call('XRANGE', P .. 'events', '(' .. cursor, '+', 'COUNT', R.limit)
   for _, item in ipairs(found) do
     local readable, change = pcall(cjson.decode, item[2][2])
-    if readable and type(change) == 'table' and change.type == 'job' and TERMINAL[change.state] then
-      finished(change)
-    end
+    if readable and type(change) == 'table' then read_change(change) end
     cursor = item[1]
   end
   if #found == R.limit then more = 1 end

@@ -10,6 +10,7 @@ for name, limit in pairs(R.limits) do redis.call('HSET', loop_key(R.loop, 'limit
 for item, record in pairs(R.items) do redis.call('HSET', loop_key(R.loop, 'items'), item, record) end
 redis.call('SET', loop_key(R.loop, 'spec'), R.spec)
 redis.call('ZADD', P .. 'loops', NOW, R.loop)
+redis.call('SETNX', P .. 'loops:epoch', '0') -- there has been a loop: see alerts.lua
 note_in_log(R.loop, R.note, R.by)
 event('loop', '', { loop = R.loop, state = 'created', tenant = given(R.fields.tenant) and R.fields.tenant or nil })
 touch_loop(R.loop)
