@@ -42,6 +42,14 @@ local function leave_slot(id, loop)
   if redis.call('ZREM', P .. 'loops:live', id) == 1 then touch_loop(loop) end
 end
 
+-- The worker of an attempt whose job had ended has given it back: nothing of it is used any more.
+local function leave_ended(id, entry)
+  local loop = redis.call('HGET', job_key(id), 'of_loop')
+  if not loop then return end
+  redis.call('HDEL', loop_key(loop, 'reserved'), entry)
+  leave_slot(id, loop)
+end
+
 -- An item that waits for anything else than a worker leaves its slot and what it had reserved to
 -- others. The time behind a reason of its loop does not count against its deadline.
 local function park_item(entry, id, behind)
