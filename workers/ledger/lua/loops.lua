@@ -85,12 +85,13 @@ local function end_item(id, n, loop, item, state, reason)
 end
 
 -- A person requeues the job of an item: the item goes on, and waits for a slot. Returns false if the
--- item has moved on.
+-- item has moved on. A plan that was made without it is stale: others may depend on the item.
 local function resume_item(id, loop, item)
   local record = read_item(loop, item)
   if not record or record.job ~= id then return false end
   move_item(loop, item, record, 'running', '')
   event('item', id, { loop = loop, item = item, state = 'running' })
+  redis.call('HINCRBY', loop_key(loop), 'version', 1)
   touch_loop(loop)
   return true
 end
