@@ -106,7 +106,7 @@ def _runs(
     context: LoopContext, reading: LoopReading, change: LoopChange, admission: Admission
 ) -> Iterator[tuple[Admitted, ItemRun]]:
     """Yield the jobs of the admitted items that have none yet."""
-    own = reading.snapshot
+    own, now = reading.snapshot, context.ledger.now()
     others: dict[str, LoopSnapshot] = {
         own.loop.name: replace(own, items={**own.items, **change.items})
     }
@@ -114,7 +114,9 @@ def _runs(
         if each.candidate.job_id:
             continue
         if each.loop not in others and (found := context.ledger.read_loop(each.loop)):
-            others[each.loop] = found.snapshot
+            # It may be dirty: an item that is listed as ready must still be when it is planned.
+            items = {**found.snapshot.items, **plan_loop(found.snapshot, now).items}
+            others[each.loop] = replace(found.snapshot, items=items)
         snapshot = others.get(each.loop)
         if snapshot and (run := _run(context, snapshot, each.candidate.item)):
             yield each, run

@@ -1,11 +1,11 @@
 """The simulator: the real verbs, the real ledger and its Lua, in one process and simulated time.
 
-What is real: `tasks/jobs`, `RedisLedger` with its scripts (on fakeredis), `RedisCalls` with its
-retries, `LeaseKeeper`, `Publisher`. What is simulated: the broker, the clock, providers, verifiers
-and processes. A process is a greenlet that gives up control at every port call: each command to
-Redis, each message, each answer, each verification, each sleep. Between any two of them other
-processes run, time passes, and faults happen. There are no threads, so a run is decided by its
-seed alone.
+What is real: `tasks/jobs`, `tasks/loops`, `RedisLedger` with its scripts (on fakeredis),
+`RedisCalls` with its retries, `LeaseKeeper`, `Publisher`. What is simulated: the broker, the clock,
+providers, verifiers and processes. A process is a greenlet that gives up control at every port
+call: each command to Redis, each message, each answer, each verification, each sleep. Between any
+two of them other processes run, time passes, and faults happen. There are no threads, so a run is
+decided by its seed alone.
 
     make simulate                       fresh seeds until Ctrl-C; SECONDS=600 JOBS=2 to limit it
     make simulate SEED=17               one seed with its trace: time, process, call, answer, fault
@@ -13,6 +13,8 @@ seed alone.
 
 **Random runs** (`scenario.py`): a seed decides some ten jobs, up to seven faults, what people do
 (cancel, requeue, pause), the number of workers and sweeps, the broker's kind, the version of Redis.
+Every second seed from 1000 on has one to three loops instead of most jobs (`loop_scenario.py`),
+planners, and people who start, stop, pause, configure, reset, skip, inject, cancel and requeue.
 After 100 simulated seconds all faults end, and the run goes on until nothing is left to do. Then
 `checker.py` reads Redis from outside and checks the invariants. A failing scenario is shrunk.
 
@@ -28,8 +30,8 @@ After 100 simulated seconds all faults end, and the run goes on until nothing is
 
 `submit` takes fields of a job and its shape: ``slow=2`` (slow verifiers), ``seconds=14`` (per
 answer; a lease lasts 10), ``provider="beta"``, ``same_failure=True``. `fault` takes a kind, a call
-(the name of a script or command, or ``publish``, ``answer``, ``verify``), which call counted from
-now on, and where it applies ``seconds`` and ``refusal``:
+(the name of a script or command, or ``publish``, ``answer``, ``verify``, ``loop_read``,
+``loop_written``), which call counted from now on, and where it applies ``seconds`` and ``refusal``:
 
 =============== ===========================================================================
 kind            effect
@@ -49,6 +51,9 @@ provider_away   every provider fails for ``seconds``; provider_limit: it answers
 provider_unpaid it is out of credits
 verifier_broken the verifier reaches no verdict
 =============== ===========================================================================
+
+With ``Simulation(planners=1)``, ``simulation.fleet.loops`` creates and changes loops, made by
+`make_loop` and `make_item` (`loop_scenario.py`).
 
 `simulation.world` gives access to the rest: ``world.server.client`` (Redis without faults),
 ``world.broker``, ``world.providers.calls`` (by job and attempt), ``world.trace``.

@@ -15,6 +15,7 @@ from mulligan.policies.jobs.exemption import is_exempt
 from mulligan.policies.jobs.job import TERMINAL, Job
 from mulligan.tasks.ports.ledger import Entry, JobView
 from mulligan.workers.ledger import keys
+from simulation.loop_checker import LoopChecker
 from simulation.providers import TOKENS, Purchase
 from simulation.scheduler import Process
 
@@ -52,6 +53,10 @@ class Checker:
     claims_ended: dict[str, list[float]] = field(default_factory=dict)
     #: Process and entry → the token and the time of its last claim.
     claims: dict[tuple[Process, str], tuple[str, float]] = field(default_factory=dict)
+    loops: LoopChecker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.loops = LoopChecker(self)
 
     def violated(self, text: str) -> None:
         self.violations.append(text)
@@ -76,6 +81,7 @@ class Checker:
         """Forget what was accepted after the snapshot."""
         self.written_ids = durable
         self.accepted_ids &= durable
+        self.loops.restored()
 
     def buying(self, process: Process, handled: str) -> None:
         """Invariant 3: an answer that is stored is not bought again."""
@@ -111,6 +117,7 @@ class Checker:
             claim = fields["token"], self.world.scheduler.now
             self.claims[process, str(self._entry(fields))] = claim
             self._check_quotas()
+        self.loops.script_answered(script, request, answer)
         if fenced is None:
             return
         entry = self._entry(fields)
@@ -130,7 +137,7 @@ class Checker:
                 entry = Entry.parse(text)
                 answered = client.hexists(self._record_key(entry), "output")
                 if entry.kind == "attempt" and not answered:
-                    running[self._job_row(entry.job_id).get("tenant", "")] += 1
+                    running[self.job_row(entry.job_id).get("tenant", "")] += 1
         for tenant, quota in self.world.settings.quotas.items():
             if running[tenant] > (quota.concurrency or running[tenant]):
                 self.violated(f"{running[tenant]} attempts of {tenant} run at once")
@@ -202,6 +209,7 @@ class Checker:
         self._check_groups()
         self._check_events()
         self._check_control()
+        self.loops.check()
         return self.violations
 
     def _check_job(self, view: JobView) -> None:
@@ -226,7 +234,7 @@ class Checker:
 
     def _check_reason(self, view: JobView) -> None:
         """A job ends for a reason that happened."""
-        row = self._job_row(view.id)
+        row = self.job_row(view.id)
         ended = float(row.get("finished_at") or 0)
         if view.reason == "deadline" and ended < float(row["deadline_at"]):
             early = (float(row["deadline_at"]) - ended) / 1000
@@ -292,10 +300,10 @@ class Checker:
 
     def _check_counts(self, view: JobView) -> None:
         """Invariant 4: failures and tokens count once per attempt."""
-        row = self._job_row(view.id)
+        row = self.job_row(view.id)
         prefix = keys.prefix_of(self.world.settings.key_prefix, view.id)
         since = max((each.plan.since for each in view.attempts), default=0)
-        if view.job.memory_scope == "job":
+        if view.job.memory_scope == "job" and self.loops.has_own_memory(view.id):
             memory = self.world.server.client.hgetall(f"{prefix}{row['memory']}")
             counted = sum(int(count) for count in memory.values())
             failed = sum(
@@ -309,7 +317,8 @@ class Checker:
         for cycle in view.cycles:
             key = keys.cycle(prefix, cycle.id)
             answers += bool(self.world.server.client.hexists(key, "output"))
-        if (view.tokens or 0) != TOKENS * answers:
+        tokens = self.loops.tokens_of(view) or TOKENS * answers
+        if (view.tokens or 0) != tokens:
             self.violated(f"{view.id} counts {view.tokens} tokens for {answers} stored answers")
 
     def _check_escalation(self, escalation_id: str) -> None:
@@ -348,7 +357,7 @@ class Checker:
                 self.violated(f"{key} is not empty")
             for state in ("queued", "running", "waiting", *sorted(TERMINAL)):
                 for job_id in client.zrange(keys.jobs(prefix, state), 0, -1):
-                    if self._job_row(job_id).get("state") != state:
+                    if self.job_row(job_id).get("state") != state:
                         self.violated(f"{job_id} is listed as {state} and is not")
 
     def _check_groups(self) -> None:
@@ -410,7 +419,7 @@ class Checker:
             if ended != int(row["total"]):
                 self.violated(f"{name} ended {ended} of {row['total']} escalations")
 
-    def _job_row(self, job_id: str) -> dict[str, str]:
+    def job_row(self, job_id: str) -> dict[str, str]:
         prefix = keys.prefix_of(self.world.settings.key_prefix, job_id)
         row: dict[str, str] = self.world.server.client.hgetall(keys.job(prefix, job_id))
         return row

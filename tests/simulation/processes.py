@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -34,6 +34,7 @@ from mulligan.workers.ledger.stores.bulk_actions import run_bulks
 from mulligan.workers.settings.live_settings import LiveSettings
 from mulligan.workers.settings.model import Settings
 from simulation.broker import Message, SimulatedApp
+from simulation.loop_processes import LoopFleet
 from simulation.providers import TOKENS, SimulatedRunner, SimulatedVerifier
 from simulation.scheduler import Crashed, Process
 from simulation.world import EARLIER, PRESENT, PRODUCER_PATIENCE, World
@@ -103,9 +104,11 @@ def attempt_context(world: World, process: Process, ledger: RedisLedger) -> Atte
 class Fleet:
     """Starts processes in a world."""
 
-    def __init__(self, world: World, *, slots: int = 1) -> None:
-        """``slots``: of each worker."""
+    def __init__(self, world: World, *, slots: int = 1, queues: Sequence[str] = QUEUES) -> None:
+        """``slots``: of each worker. ``queues``: of each worker of the present release."""
         self.world = world
+        self.loops = LoopFleet(self)
+        self._queues = queues
         self._slots = slots
         self._workers = 0
         self._sweeps = 0
@@ -122,13 +125,14 @@ class Fleet:
         process = self.world.process(f"{'earlier' if earlier else 'worker'}{self._workers}")
         ledger = self.world.ledger(process, schema=EARLIER if earlier else PRESENT)
         context = attempt_context(self.world, process, ledger)
+        queues = QUEUES if earlier else self._queues
         for _ in range(self._slots):
-            self.world.scheduler.spawn(process, lambda: self._work(process, context))
+            self.world.scheduler.spawn(process, lambda: self._work(process, context, queues))
         return process
 
-    def _work(self, process: Process, context: AttemptContext) -> None:
+    def _work(self, process: Process, context: AttemptContext, queues: Sequence[str]) -> None:
         while True:
-            message = self.world.broker.take(process, QUEUES)
+            message = self.world.broker.take(process, queues)
             entry = Entry.parse(message.args[0])
             self.world.note(process, f"received {message.task} {entry}")
             with self.world.handling(process, entry):
@@ -167,9 +171,10 @@ class Fleet:
 
     def _sweep(self, process: Process, ledger: RedisLedger, publish: Any) -> None:
         world = self.world
+        served = self._queues if self._queues is QUEUES else (*self._queues, "loop")
 
         def empty() -> list[str]:
-            return [queue for queue in QUEUES if not world.broker.waiting(queue)]
+            return [queue for queue in served if not world.broker.waiting(queue)]
 
         try:
             run_sweep(ledger, empty_queues=empty, publish=publish)
@@ -263,7 +268,7 @@ class Fleet:
         def run() -> None:
             ledger = world.ledger(process, patience=PRODUCER_PATIENCE)
             context = attempt_context(world, process, ledger)
-            intake = self._intake(process, ledger, self.reported_id(key))
+            intake = self.intake(process, ledger, self.reported_id(key))
             try:
                 job_id, outcome = record_attempt(context, intake, dict(raw), report(score))
             except LedgerUnavailable as error:
@@ -290,7 +295,7 @@ class Fleet:
 
         def run() -> None:
             ledger = world.ledger(process, patience=PRODUCER_PATIENCE)
-            intake = self._intake(process, ledger, job_id)
+            intake = self.intake(process, ledger, job_id)
             for _ in range(tries):
                 try:
                     (accepted,) = submit_jobs(intake, [job])
@@ -304,7 +309,7 @@ class Fleet:
         world.scheduler.spawn(process, run)
         return job_id
 
-    def _intake(self, process: Process, ledger: RedisLedger, job_id: str) -> Intake:
+    def intake(self, process: Process, ledger: RedisLedger, job_id: str) -> Intake:
         return Intake(
             ledger=ledger,
             publish=publisher(self.world, process, ledger).publish,

@@ -122,7 +122,13 @@ class SimulatedRunner:
         provider.running += 1
         try:
             seconds = float(str(self.spec.options["takes"]))
-            world.scheduler.sleep(self.process, seconds)
+            tokens = self._tokens(request)
+            if self.spec.options.get("meters"):
+                world.scheduler.sleep(self.process, seconds / 2)
+                request.meter({"tokens": tokens // 2})
+                world.scheduler.sleep(self.process, seconds / 2)
+            else:
+                world.scheduler.sleep(self.process, seconds)
         finally:
             provider.running -= 1
         scores: Any = self.spec.options["scores"]
@@ -130,8 +136,15 @@ class SimulatedRunner:
         world.providers.purchases.append(Purchase(entry, self.process, freezes, *claim))
         world.after(self.process, found)
         current().check()
-        usage = Usage(total_tokens=TOKENS)
+        usage = Usage(total_tokens=tokens)
         return Output(text=f"{score:g}", usage=usage, elapsed_seconds=seconds)
+
+    def _tokens(self, request: Request) -> int:
+        """Return what the answer takes. Runners of items respect the cap that they are given."""
+        tokens = int(str(self.spec.options.get("uses", TOKENS)))
+        if "uses" in self.spec.options and request.token_allowance is not None:
+            tokens = min(tokens, request.token_allowance)
+        return tokens
 
 
 @dataclass

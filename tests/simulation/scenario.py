@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from simulation.faults import (
@@ -17,9 +18,12 @@ from simulation.faults import (
     VERIFIER_FAULTS,
     Fault,
 )
+from simulation.loop_scenario import LOOP_CALLS, LoopAction, PlannedLoop, generate_loops
 from simulation.simulation import Simulation
 from simulation.world import Step
 
+#: Every second seed from here on has loops. Those of the corpus before it stay as they were.
+FIRST_WITH_LOOPS = 1000
 #: Simulated seconds in which faults happen; then the run is drained.
 DURATION = 100.0
 #: Where faults happen: port calls and their weights.
@@ -99,11 +103,16 @@ class Action:
 
 @dataclass
 class Scenario:
-    """A seed and what follows from it: by key, jobs (j0…), faults (f0…), actions (a0…, o0…)."""
+    """A seed and what follows from it, by key.
+
+    Jobs (j0…), faults (f0…), actions (a0…, o0…), loops (l0…) and what people do to them (p0…).
+    """
 
     seed: int
     options: dict[str, Any]
-    parts: dict[str, PlannedJob | Fault | Action] = field(default_factory=dict)
+    parts: dict[str, PlannedJob | Fault | Action | PlannedLoop | LoopAction] = field(
+        default_factory=dict
+    )
 
     def only(self, keep: Collection[str]) -> Scenario:
         """Return the scenario without the other parts."""
@@ -122,6 +131,10 @@ class Result:
     steps: int
 
 
+def has_loops(seed: int) -> bool:
+    return seed >= FIRST_WITH_LOOPS and seed % 2 == 1
+
+
 def generate(seed: int) -> Scenario:
     """Return the scenario of a seed."""
     chance = random.Random(seed)
@@ -137,11 +150,15 @@ def generate(seed: int) -> Scenario:
         "quotas": {"small": {"concurrency": 1}},
     }
     scenario = Scenario(seed, options)
-    count = chance.randint(1, 12)
+    calls, count = _CALLS, chance.randint(1, 12)
+    if has_loops(seed):
+        options |= {"planners": chance.choice([1, 1, 2]), "loop_slots": chance.randint(1, 3)}
+        scenario.parts |= generate_loops(chance)
+        calls, count = {**_CALLS, **LOOP_CALLS}, min(count, 3)
     for i in range(count):
         scenario.parts[f"j{i}"] = _job(chance, i)
     for i in range(chance.randint(0, 7)):
-        scenario.parts[f"f{i}"] = fault = _fault(chance)
+        scenario.parts[f"f{i}"] = fault = _fault(chance, calls)
         if fault.kind == "unsendable":  # somebody looks at the quarantine
             verb = chance.choice(["retry", "drop"])
             scenario.parts[f"o{i}"] = Action(
@@ -185,13 +202,15 @@ def _job(chance: random.Random, number: int) -> PlannedJob:
     return PlannedJob(at, f"job{number}", list(chance.choice(_SCORES)), fields, tries)
 
 
-def _fault(chance: random.Random) -> Fault:
-    (call,) = chance.choices(list(_CALLS), list(_CALLS.values()))
+def _fault(chance: random.Random, calls: dict[str, int]) -> Fault:
+    (call,) = chance.choices(list(calls), list(calls.values()))
     kinds = {
         "publish": PROCESS_FAULTS + 2 * BROKER_FAULTS + 3 * ("unsendable",),
         "answer": PROCESS_FAULTS + 2 * PROVIDER_FAULTS,
         "verify": PROCESS_FAULTS + 2 * VERIFIER_FAULTS,
         "post": PROCESS_FAULTS + 2 * RECEIVER_FAULTS,
+        "loop_read": PROCESS_FAULTS,
+        "loop_written": PROCESS_FAULTS,
     }.get(call, PROCESS_FAULTS + REDIS_FAULTS)
     kind = chance.choice(kinds)
     longest = _LONGEST.get(kind, 0.0)
@@ -232,6 +251,8 @@ def run(scenario: Scenario) -> Result:
                 scheduler.at(start + part.at, _submission(simulation, key, part, ids))
             elif isinstance(part, Action):
                 scheduler.at(start + part.at, _act(simulation, part, ids))
+            elif isinstance(part, PlannedLoop | LoopAction):
+                scheduler.at(start + part.at, partial(part.begin, simulation))
         simulation.run(DURATION)
         found = simulation.violations()
         return Result(found, simulation.world.trace, scheduler.events)

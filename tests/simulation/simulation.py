@@ -9,7 +9,8 @@ from typing import Any
 
 from mulligan.tasks.ports.ledger import JobView
 from simulation.faults import Fault
-from simulation.processes import Fleet
+from simulation.loop_processes import ITEM_QUEUES
+from simulation.processes import QUEUES, Fleet
 from simulation.providers import make_job
 from simulation.world import World
 
@@ -28,11 +29,12 @@ class Simulation:
         earlier: int = 0,
         sweeps: int = 1,
         controls: int = 0,
+        planners: int = 0,
         chance: random.Random | None = None,
         **world: Any,
     ) -> None:
         self.world = World(chance=chance, **world)
-        self.fleet = Fleet(self.world, slots=slots)
+        self.fleet = Fleet(self.world, slots=slots, queues=ITEM_QUEUES if planners else QUEUES)
         self._number = 0
         self._subjects: set[str] = set()
         self._draining = False
@@ -43,7 +45,8 @@ class Simulation:
             self.fleet.start_worker(earlier=True)
         for _ in range(sweeps):
             self.fleet.start_sweep(self._sweep_interval)
-
+        for _ in range(planners):
+            self.fleet.loops.start_planner()
         for _ in range(controls):
             self.fleet.start_control(self._control_interval)
 
@@ -89,6 +92,11 @@ class Simulation:
         self.world.checker.cancelled_ids.add(job_id)
         self.fleet.cancel(job_id)
 
+    def item_job(self, loop: str, item: str) -> str | None:
+        """Return the job of an item's last run, if it has one."""
+        found = self.world.checker.loops.items(loop).get(item)
+        return found.job_id if found and found.job_id else None
+
     def requeue(self, job_id: str) -> None:
         self.fleet.requeue(job_id)
 
@@ -129,12 +137,32 @@ class Simulation:
         ledger.quarantine.drop(None, by="drain")
         if not any(self._is_live_worker(process) for process in world.processes):
             self.fleet.start_worker()
+        if world.checker.loops.specs:
+            self.rest()
+            world.checker.loops.check_rest()
+            self.fleet.loops.unlimited()
+            self.rest()
         end = world.scheduler.now + _DRAIN_LIMIT
         while world.scheduler.now < end:
             world.scheduler.run(seconds=5.0)
             if not world.checker.unfinished():
                 break
         world.scheduler.run(seconds=1.0)  # messages that were already on their way
+
+    def rest(self) -> None:
+        """Run until nothing moves by itself. Time jumps to what is due much later."""
+        scheduler, loops, quiet = self.world.scheduler, self.world.checker.loops, 0
+        end = scheduler.now + _DRAIN_LIMIT
+        while scheduler.now < end:
+            scheduler.run(seconds=5.0)
+            quiet = 0 if loops.moving() else quiet + 1
+            if quiet < 3:
+                continue
+            due = loops.next_entry()
+            if due is None:
+                return
+            end += due - scheduler.now
+            scheduler.now, quiet = due, 0
 
     def violations(self) -> list[str]:
         """Drain, and return what is wrong."""
@@ -165,6 +193,8 @@ class Simulation:
             start = partial(self.fleet.start_worker, earlier=name.startswith("earlier"))
         elif name.startswith("sweep"):
             start = partial(self.fleet.start_sweep, self._sweep_interval)
+        elif name.startswith("planner"):
+            start = self.fleet.loops.start_planner
         elif name.startswith("control"):
             start = partial(self.fleet.start_control, self._control_interval)
         elif name.startswith("subject"):

@@ -47,7 +47,7 @@ TIMES: dict[str, Any] = {
 WORKER_PATIENCE = 60.0
 PRODUCER_PATIENCE = 5.0
 #: The present release and the one before it, which cannot read jobs with an `on_done`.
-PRESENT = StoredSchema(number=2, release="2.0", added={"Job.on_done": 2})
+PRESENT = StoredSchema(number=3, release="2.0", added={"Job.on_done": 2})
 EARLIER = StoredSchema(number=1, release="1.0")
 
 
@@ -371,7 +371,7 @@ class World:
 
 _NOW = re.compile(rb'"now_ms":[0-9.e+]+')
 #: Port calls other than Redis, which are noted when they begin.
-_REDIS_FREE = frozenset({"publish", "answer", "verify", "post"})
+_REDIS_FREE = frozenset({"publish", "answer", "verify", "post", "loop_read", "loop_written"})
 
 
 def _request(args: tuple[Any, ...]) -> str:
@@ -388,7 +388,19 @@ def _brief(request: str) -> str:
     fields = json.loads(request)
     if isinstance(fields.get("cycle"), dict):
         fields["cycle"] = fields["cycle"]["id"]
-    names = ("entry", "entries", "id", "n", "index", "cycle", "how", "token", "counter", "reason")
+    names = (
+        "entry",
+        "entries",
+        "loop",
+        "id",
+        "n",
+        "index",
+        "cycle",
+        "how",
+        "token",
+        "counter",
+        "reason",
+    )
     found = [f"{name}={fields[name]}" for name in names if fields.get(name) not in (None, "")]
     found += ["/".join(lease["entry"] for lease in fields.get("leases", []))]
     return " ".join(found)

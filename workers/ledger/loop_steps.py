@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -57,7 +56,7 @@ class LoopSteps(AcceptSteps):
             self._loops_prefix,
             loop=config.name,
             digest=digest({"loop": config.model_dump_json(), "items": address, "tenant": tenant}),
-            uid=secrets.token_hex(8),
+            uid=self.new_token(),
             fields={name: value for name, value in fields.items() if value != ""},
             limits=loop_rows.limit_fields(config.budget, caps),
             items={

@@ -56,6 +56,7 @@ end
 take_lease(entry, R.lease_ms, gates, 'state', 'running', 'token', R.token, 'worker', R.worker,
   'claims', tonumber(attempt[3] or '0') + 1, 'claimed_at', stamp(NOW),
   'hard_at', hard_end(attempt[7]), 'started_at', attempt[10] or stamp(NOW))
+if job[7] then redis.call('HDEL', key, 'metered') end -- by an earlier claim, which was charged
 take_entry(entry)
 if job[5] then hold(job[5], entry, attempt[5]) end
 set_state(R.id, job[1], 'running')

@@ -42,6 +42,14 @@ local function leave_slot(id, loop)
   if redis.call('ZREM', P .. 'loops:live', id) == 1 then touch_loop(loop) end
 end
 
+-- The worker of an attempt whose job had ended has given it back: nothing of it is used any more.
+local function leave_ended(id, entry)
+  local loop = redis.call('HGET', job_key(id), 'of_loop')
+  if not loop then return end
+  redis.call('HDEL', loop_key(loop, 'reserved'), entry)
+  leave_slot(id, loop)
+end
+
 -- An item that waits for anything else than a worker leaves its slot and what it had reserved to
 -- others. The time behind a reason of its loop does not count against its deadline.
 local function park_item(entry, id, behind)
@@ -77,12 +85,13 @@ local function end_item(id, n, loop, item, state, reason)
 end
 
 -- A person requeues the job of an item: the item goes on, and waits for a slot. Returns false if the
--- item has moved on.
+-- item has moved on. A plan that was made without it is stale: others may depend on the item.
 local function resume_item(id, loop, item)
   local record = read_item(loop, item)
   if not record or record.job ~= id then return false end
   move_item(loop, item, record, 'running', '')
   event('item', id, { loop = loop, item = item, state = 'running' })
+  redis.call('HINCRBY', loop_key(loop), 'version', 1)
   touch_loop(loop)
   return true
 end

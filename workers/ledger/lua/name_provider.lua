@@ -27,7 +27,10 @@ redis.call('HSET', key, 'token', '')
 redis.call('HINCRBY', key, 'claims', -1)
 drop_lease(R.entry)
 local state = redis.call('HGET', job_key(id), 'state')
-if kind == 'a' and TERMINAL[state] then return { 'finished' } end
+if kind == 'a' and TERMINAL[state] then
+  leave_ended(id, R.entry)
+  return { 'finished' }
+end
 if kind == 'a' then redis.call('HSET', key, 'state', 'queued') end
 park(R.entry, behind, why)
 return { WAITS[why], behind }

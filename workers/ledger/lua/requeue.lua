@@ -31,7 +31,10 @@ drop_lease(R.entry)
 redis.call('HINCRBY', key, v .. 'claims' .. suffix, -1)
 local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at', 'priority', 'lane', 'verify_on',
   'pool')
-if kind ~= 'c' and TERMINAL[job[1]] then return { 'finished' } end
+if kind ~= 'c' and TERMINAL[job[1]] then
+  if kind == 'a' then leave_ended(id, R.entry) end
+  return { 'finished' }
+end
 if given(R.counter) then
   local count = redis.call('HINCRBY', key, R.counter .. suffix, 1)
   redis.call('HSET', key, R.counter .. '_last' .. suffix, R.detail)

@@ -79,6 +79,7 @@ if given(R.session) then
 end
 if TERMINAL[job[1]] then
   retain(R.id) -- so that what was just counted expires with the job
+  leave_ended(R.id, entry)
   if job[10] then -- another message reports the end to the caller
     redis.call('HSET', key, 'settled_by', '')
     return { 'lost' }

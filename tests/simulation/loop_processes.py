@@ -1,0 +1,172 @@
+"""Planners, and people who create, change and stop loops: each runs the real verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mulligan.policies.loops.commands import Verb
+from mulligan.policies.loops.spec import LoopDocument
+from mulligan.tasks.loops import change
+from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.loops.plan import run_plan
+from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
+from mulligan.tasks.ports.ledger import Caller, Entry
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from simulation.scheduler import Crashed, Process
+from simulation.world import PRODUCER_PATIENCE
+
+if TYPE_CHECKING:
+    from simulation.processes import Fleet
+
+#: The queues of the workers that run items: those of agents and, as fallbacks, the others.
+ITEM_QUEUES = ("agent.repair", "repair", "agent", "attempt", "verify")
+_ADA = Caller(by="ada")
+
+
+class LoopFleet:
+    """Starts planners and people in a world."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._world = fleet.world
+        self._planners = 0
+        self._keys = 0
+
+    # -- planners ---------------------------------------------------------------------------------
+
+    def start_planner(self) -> Process:
+        """Start a process that takes hints from the queue of loops."""
+        world, process = self._world, self._next_planner()
+        context = self._context(process, world.ledger(process))
+
+        def run() -> None:
+            while True:
+                message = world.broker.take(process, ("loop",))
+                entry = Entry.parse(message.args[0])
+                world.note(process, f"received {message.task} {entry}")
+                try:
+                    self._plan(process, context, entry.loop)
+                except Crashed:
+                    world.broker.lost_by_crash(message)
+                    raise
+
+        world.scheduler.spawn(process, run)
+        return process
+
+    def plan(self, loop: str) -> None:
+        """Plan a loop in a process of its own, whoever else plans it."""
+        process = self._next_planner()
+        context = self._context(process, self._world.ledger(process))
+        self._world.scheduler.spawn(process, lambda: self._plan(process, context, loop))
+
+    def _next_planner(self) -> Process:
+        self._planners += 1
+        return self._world.process(f"planner{self._planners}")
+
+    def _plan(self, process: Process, context: LoopContext, loop: str) -> None:
+        try:
+            planned = run_plan(context, loop)
+        except LedgerUnavailable as error:
+            self._world.note(process, f"gave up {loop}: {error}")
+        else:
+            admitted = [f"{each.loop}/{each.candidate.item}" for each in planned.admitted]
+            state = planned.change.state or ""
+            self._world.note(process, f"planned {loop}: {planned.result} {state} {admitted}")
+
+    def _context(self, process: Process, ledger: RedisLedger) -> LoopContext:
+        world = self._world
+
+        def step(name: str, loop: str) -> None:
+            world.after(process, world.before(process, name, loop))
+
+        intake = self._fleet.intake(process, ledger, "")
+        return LoopContext(
+            ledger=ledger,
+            intake=intake,
+            publish=intake.publish,
+            slots=lambda: world.settings.loop_slots,
+            price=lambda _runner: None,
+            step=step,
+        )
+
+    # -- people -----------------------------------------------------------------------------------
+
+    def create(self, document: LoopDocument) -> None:
+        """Create and start a loop."""
+        name = document.loop.name
+        self._world.checker.loops.created(document)
+
+        def act(context: LoopContext) -> None:
+            change.create_loop(context, document, by="ada")
+            change.move(context, name, "start", _ADA)
+
+        self.person(act, f"create {name}")
+
+    def move(self, loop: str, verb: Verb) -> None:
+        self.person(lambda context: change.move(context, loop, verb, _ADA), f"{verb} {loop}")
+
+    def configure(self, loop: str, values: dict[str, Any]) -> None:
+        self.person(
+            lambda context: change.configure(context, loop, values, _ADA),
+            f"configure {loop} {values}",
+        )
+
+    def reset(self, loop: str, item: str) -> None:
+        """Reset an item with an idempotency key, twice: the second time has no effect."""
+        self._keys += 1
+        caller = Caller(by="ada", key=f"key{self._keys}", digest=f"reset {item}")
+
+        def act(context: LoopContext) -> None:
+            for _ in range(2):
+                change.reset(context, loop, item, caller)
+
+        self.person(act, f"reset {loop}/{item}")
+
+    def skip(self, loop: str, item: str) -> None:
+        self.person(
+            lambda context: change.skip(context, loop, item, _ADA, reason="not needed"),
+            f"skip {loop}/{item}",
+        )
+
+    def inject(self, loop: str, document: LoopDocument) -> None:
+        self._world.checker.loops.injected(loop, document.items)
+        self.person(
+            lambda context: change.inject(context, loop, document.items, _ADA),
+            f"inject {[item.id for item in document.items]} into {loop}",
+        )
+
+    def set_slots(self, slots: int) -> None:
+        self.person(lambda context: change.set_slots(context, slots), f"set {slots} slots")
+
+    def person(self, act: Callable[[LoopContext], Any], what: str) -> None:
+        """Let a person change loops. What is not possible is refused."""
+        world = self._world
+        process = world.process("person")
+
+        def run() -> None:
+            world.note(process, what)
+            ledger = world.ledger(process, patience=PRODUCER_PATIENCE)
+            try:
+                act(self._context(process, ledger))
+            except (LedgerUnavailable, BadInput) as error:
+                world.note(process, f"gave up: {error}")
+
+        world.scheduler.spawn(process, run)
+
+    def unlimited(self) -> None:
+        """Remove every shared limit and resume every paused loop, without faults."""
+        process = self._world.process("drain")
+        context = self._context(process, self._world.outside_ledger())
+        unlimited = {scope: {"tokens": None} for scope in ("loop", "day")}
+        silent = LoopContext(
+            ledger=context.ledger,
+            intake=context.intake,
+            publish=lambda _: None,  # the sweep publishes it
+            slots=context.slots,
+            price=context.price,
+        )
+        for loop in context.ledger.loops():
+            change.configure(silent, loop.name, {"budget": unlimited}, _ADA)
+            if loop.state == "paused":
+                change.move(silent, loop.name, "resume", _ADA)

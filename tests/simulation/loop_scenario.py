@@ -1,0 +1,192 @@
+"""The loops of a scenario, and what people do to them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from mulligan.policies.loops.commands import Verb
+from mulligan.policies.loops.spec import LoopDocument
+
+if TYPE_CHECKING:
+    from simulation.simulation import Simulation
+
+_NAMES = ("alpha", "beta", "gamma")
+_SCORES = ([90], [90], [100], [40, 90], [60, 50, 90], [10])
+_VERBS = ("pause", "pause", "resume", "stop", "start", "start", "reset", "reset", "skip", "inject",
+          "configure", "configure", "cancel", "requeue", "requeue", "plan", "plan",
+          "slots")  # fmt: skip
+#: Where faults happen beside those of jobs, and their weights.
+LOOP_CALLS = {"read_loop": 4, "write_loop": 8, "create_loop": 1, "loop_read": 4, "loop_written": 4}
+
+
+def make_item(name: str, *depends_on: str, scores: Sequence[float] = (90,), **shape: Any) -> Any:
+    """Return an item whose attempts get these scores; the last one repeats.
+
+    ``seconds``, ``uses`` (tokens), ``meters``, ``slow`` and ``priority`` describe it further.
+    """
+    return {
+        "id": name,
+        "prompt": "Do it.",
+        "depends_on": list(depends_on),
+        "priority": shape.get("priority", 5),
+        "runner": {
+            "kind": "simulated",
+            "provider": shape.get("provider", "alpha"),
+            "scores": list(scores),
+            "takes": shape.get("seconds", 1.0),
+            "uses": shape.get("uses", 10),
+            "meters": shape.get("meters", False),
+        },
+        "verifiers": [
+            {"id": "simulated.check", "slow": shape.get("slow", False), "same": False}
+        ],
+    }  # fmt: skip
+
+
+def make_loop(name: str, *items: Any, **config: Any) -> LoopDocument:
+    return LoopDocument.model_validate({"loop": {"name": name, **config}, "items": list(items)})
+
+
+@dataclass(frozen=True)
+class PlannedLoop:
+    at: float
+    document: LoopDocument
+
+    def __str__(self) -> str:
+        loop = self.document.loop
+        config = loop.model_dump(mode="json", exclude_defaults=True)
+        lines = [f"{self.at:6.1f} s: loop {config}"]
+        for item in self.document.items:
+            runner = item.runner.options if item.runner else {}
+            slow = bool(item.verifiers[0].options.get("slow"))
+            lines.append(f"         {item.id} after {item.depends_on}: {runner} slow={slow}")
+        return "\n".join(lines)
+
+    def begin(self, simulation: Simulation) -> None:
+        simulation.fleet.loops.create(self.document)
+
+
+@dataclass(frozen=True)
+class LoopAction:
+    """Something that a person does to a loop, or to the job of an item."""
+
+    at: float
+    verb: str
+    loop: str
+    #: Empty: one that runs at that time.
+    item: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    injected: LoopDocument | None = None
+
+    def __str__(self) -> str:
+        return f"{self.at:6.1f} s: {self.verb} {self.loop} {self.item} {self.values or ''}"
+
+    def begin(self, simulation: Simulation) -> None:
+        loops = simulation.fleet.loops
+        item = self.item or simulation.world.checker.loops.running(self.loop)
+        match self.verb:
+            case "reset":
+                loops.reset(self.loop, item)
+            case "skip":
+                loops.skip(self.loop, item)
+            case "inject":
+                assert self.injected is not None
+                loops.inject(self.loop, self.injected)
+            case "configure":
+                loops.configure(self.loop, self.values)
+            case "slots":
+                loops.set_slots(self.values["slots"])
+            case "plan":
+                loops.plan(self.loop)
+            case "cancel" | "requeue":
+                job = simulation.item_job(self.loop, item)
+                if job and self.verb == "cancel":
+                    simulation.cancel(job)
+                elif job:
+                    simulation.requeue(job)
+            case _:
+                loops.move(self.loop, cast(Verb, self.verb))
+
+
+def generate_loops(chance: random.Random) -> dict[str, PlannedLoop | LoopAction]:
+    """Return one to three loops (l0…) and what people do to them (p0…)."""
+    parts: dict[str, PlannedLoop | LoopAction] = {}
+    names = _NAMES[: chance.randint(1, 3)]
+    for i, name in enumerate(names):
+        at = round(chance.uniform(0, 15), 1)
+        parts[f"l{i}"] = PlannedLoop(at, make_loop(name, *_items(chance), **_config(chance)))
+    for i in range(chance.randint(0, 8)):
+        parts[f"p{i}"] = _action(chance, i, chance.choice(names))
+    return parts
+
+
+def _items(chance: random.Random) -> list[Any]:
+    count = chance.randint(3, 12)
+    linked = chance.choice([0.0, 0.2, 0.5])
+    return [
+        make_item(
+            f"i{n}",
+            *(f"i{each}" for each in range(n) if chance.random() < linked),
+            **_shape(chance),
+        )
+        for n in range(count)
+    ]
+
+
+def _shape(chance: random.Random) -> dict[str, Any]:
+    return {
+        "scores": chance.choice(_SCORES),
+        "seconds": chance.choice([0.2, 1.0, 3.0, 8.0]),
+        "uses": chance.choice([10, 25, 60]),
+        "meters": chance.random() < 0.5,
+        "slow": chance.random() < 0.2,
+        "provider": chance.choice(["alpha", "alpha", "beta"]),
+        "priority": chance.choice([5, 5, 1]),
+    }
+
+
+def _config(chance: random.Random) -> dict[str, Any]:
+    return {
+        "priority": chance.choice([5, 5, 1]),
+        "weight": chance.choice([1.0, 1.0, 3.0]),
+        "concurrency": chance.randint(1, 4),
+        "on_blocked": chance.choice(["wait", "wait", "continue"]),
+        "max_attempts": chance.choice([2, 3]),
+        "budget": _budget(chance),
+    }
+
+
+def _budget(chance: random.Random) -> dict[str, Any]:
+    shared = {chance.choice(["loop", "day"]): {"tokens": chance.choice([60, 150, 400])}}
+    return chance.choice(
+        [
+            {},
+            shared,
+            {"attempt": {"tokens": chance.choice([20, 40])}, **shared},
+            {"item": {"tokens": 80}, **shared},
+        ]
+    )
+
+
+def _action(chance: random.Random, number: int, loop: str) -> LoopAction:
+    at, verb = round(chance.uniform(2, 80), 1), chance.choice(_VERBS)
+    item = f"i{chance.randrange(6)}"
+    if verb == "inject":
+        injected = make_loop(loop, make_item(f"new{number}", item, **_shape(chance)))
+        return LoopAction(at, verb, loop, injected=injected)
+    if verb == "slots":
+        return LoopAction(at, verb, loop, values={"slots": chance.randint(1, 3)})
+    if verb == "configure":
+        values: dict[str, Any] = chance.choice(
+            [
+                {"concurrency": chance.randint(1, 4)},
+                {"priority": chance.choice([1, 5, 9])},
+                {"budget": {"loop": {"tokens": chance.choice([30, 200, 1000, None])}}},
+                {"budget": {"day": {"tokens": chance.choice([30, 200, 1000, None])}}},
+            ]
+        )
+        return LoopAction(at, verb, loop, values=values)
+    return LoopAction(at, verb, loop, item=chance.choice(["", item]))
