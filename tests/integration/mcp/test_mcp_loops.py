@@ -32,8 +32,8 @@ AgentMaker = Callable[..., Agent]
 
 
 @pytest.fixture
-def console(settings: SettingsMaker) -> Iterator[RunningConsole]:
-    with running_console(settings(allow_inline=True)) as console:
+def console(settings: SettingsMaker, tmp_path: Path) -> Iterator[RunningConsole]:
+    with running_console(settings(allow_inline=True, loop_templates=tmp_path)) as console:
         yield console
 
 
@@ -106,6 +106,20 @@ def _drive(console: RunningConsole, ada: Agent) -> Any:
     notes = {each["note"]: each["by"] for each in ada.call("loop_log", loop="alpha")["log"]}
     assert notes["b was skipped: cannot be done"] == "ada"
     return found
+
+
+def test_an_agent_creates_a_loop_from_a_template(agent: AgentMaker, tmp_path: Path) -> None:
+    template = {
+        "parameters": {"word": {"description": "What to say"}},
+        "loop": {**LOOP, "name": "say-${word}"},
+        "items": [item("a", prompt="Say ${word}.")],
+    }
+    (tmp_path / "say.yaml").write_text(json.dumps(template))
+    ada = agent(role="producer")
+    made = ada.call("create_loop", template="say", parameters={"word": "yes"})
+    assert made["id"] == "say-yes"
+    assert ada.call("get_item", loop="say-yes", item="a")["prompt"] == "Say yes."
+    assert "there is no template 'sya'" in ada.refusal("create_loop", template="sya")
 
 
 def test_an_agent_controls_a_loop(console: RunningConsole, agent: AgentMaker) -> None:
