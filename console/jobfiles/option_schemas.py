@@ -8,6 +8,7 @@ from mulligan.console.jobfiles.model_schema import Schema, or_null, part_of, sch
 from mulligan.policies.jobs.job import RunnerSpec, VerifierSpec, Workspace
 from mulligan.policies.jobs.provider_limits import ProviderLimits
 from mulligan.workers.runners.runner_registry import SAFE_OVERRIDES, RunnerRegistry
+from mulligan.workers.settings.profile_pools import HARD_LIMIT, POOL
 from mulligan.workers.verifiers.command_subprocess import CommandSubprocess
 from mulligan.workers.verifiers.contract_schema import ContractSchema
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
@@ -105,6 +106,8 @@ def add_kinds(defs: Schema, *, in_job: bool = False) -> list[str]:
     else:
         for name, about in ProviderLimits.model_fields.items():
             shared[name] = {"title": about.title, "type": "integer", "minimum": 1}
+        shared[POOL] = {"title": "Pool", "enum": ["", "agent"]}
+        shared[HARD_LIMIT] = {"title": "Hard limit", "type": ["number", "string"]}
     models = RunnerRegistry().option_models()
     for name, model in models.items():
         if model is None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from mulligan.console.jobfiles.job_file import JobSource, with_absolute_path
 from mulligan.console.jobfiles.source_document import (
     STDIN,
@@ -18,9 +20,10 @@ from mulligan.console.jobfiles.source_document import (
 from mulligan.console.loopfiles.inspect_loop import LoopRules, Part, inspect_loop
 from mulligan.console.loopfiles.migrations import Raw, migrate
 from mulligan.console.loopfiles.references import References, read_parameters
-from mulligan.policies.loops.spec import LoopDocument
+from mulligan.policies.loops.spec import ItemSpec, LoopDocument, SpecDocument
 from mulligan.policies.problem import FieldPath, Problem
 from mulligan.policies.suggestions import did_you_mean, name_hint
+from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.errors import BadInput, refuse
 
 LOOP_FILE = "loop.yaml"
@@ -74,6 +77,22 @@ def read_template(document: Any, *, templates: Path | None, rules: LoopRules) ->
         refuse(problems)
     assert loop is not None  # noqa: S101 - without a problem there is a loop
     return loop
+
+
+def read_specs(path: str, *, environment: Mapping[str, str] | None) -> tuple[ItemSpec, ...]:
+    """Read the items of one spec file. Raises BadInput with every problem of their form."""
+    document = _Document.of(path)
+    raw, problems = _current(document, "spec", "a spec file is a mapping with `items:`")
+    refuse(problems)
+    references, _ = read_parameters(None, {}, environment)
+    part, problems = _resolved(document, raw, references)
+    refuse(problems)
+    try:
+        spec = SpecDocument.model_validate(_with_absolute_items(part, document.folder).raw)
+    except ValidationError as error:
+        refuse(part.place(*problems_of(error, SpecDocument, what="spec")))
+        raise
+    return spec.items
 
 
 def _template(body: Raw, folder: Path | None) -> tuple[Path, Mapping[str, Any]]:

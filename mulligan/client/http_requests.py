@@ -62,10 +62,21 @@ class ConsoleConnection:
         )
 
     def ask(
-        self, method: str, path: str, content: str | None = None, *, also: Sequence[int] = ()
+        self,
+        method: str,
+        path: str,
+        content: str | None = None,
+        *,
+        key: str | None = None,
+        also: Sequence[int] = (),
     ) -> HttpAnswer:
-        """Return the answer if it succeeded or its status is in ``also``; else raise its error."""
+        """Return the answer if it succeeded or its status is in ``also``; else raise its error.
+
+        ``key``: the idempotency key of a change that cannot be made twice without it.
+        """
         headers = {"Content-Type": "application/json"} if content is not None else {}
+        if key is not None:
+            headers["Idempotency-Key"] = key
         data = content.encode() if content is not None else None
         request = self._client.build_request(method, path, content=data, headers=headers)
         response = self._patiently(lambda: self._client.send(request), self.wait)
@@ -126,6 +137,8 @@ class ConsoleConnection:
     def _document(self, response: httpx2.Response, also: Sequence[int]) -> Any:
         """Return the JSON of an answer, or raise the error that it reports."""
         status = response.status_code
+        if status == 204:
+            return None
         try:
             body = response.json()
             error = body["error"] if not response.is_success else {}

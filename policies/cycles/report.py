@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from mulligan.policies.cycles.cycle import PROTOCOL_VERSION, CycleStatus, SelfRepairCycle
 from mulligan.policies.cycles.guardrail import LOOP_CAP, TIME_SHARE_CAP
-from mulligan.policies.jobs.job import SECONDS_USED_UP, TOKENS_USED_UP
+from mulligan.policies.jobs.job import MONEY_USED_UP, SECONDS_USED_UP, TOKENS_USED_UP
 
 #: No delayed verification happened in time.
 STALE = "missing_delayed_verification"
@@ -26,7 +26,13 @@ INVALID_REASONS = (
     STALE,
 )
 #: The guardrails and budgets that escalate a cycle before its retry.
-BUDGET_REASONS = (LOOP_CAP, TIME_SHARE_CAP, TOKENS_USED_UP, SECONDS_USED_UP)
+BUDGET_REASONS = (
+    LOOP_CAP,
+    TIME_SHARE_CAP,
+    TOKENS_USED_UP,
+    SECONDS_USED_UP,
+    MONEY_USED_UP,
+)
 
 
 class CycleRow(NamedTuple):

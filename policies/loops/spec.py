@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -25,8 +26,9 @@ from mulligan.policies.suggestions import did_you_mean, name_hint
 from mulligan.policies.value import Value
 
 #: A name that is part of addresses, keys and commands.
-LoopName = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][\w.-]*$")]
-ItemId = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][\w.-]*$")]
+_NAME = r"^[A-Za-z0-9][\w.-]*$"
+LoopName = Annotated[str, Field(min_length=1, max_length=80, pattern=_NAME)]
+ItemId = Annotated[str, Field(min_length=1, max_length=80, pattern=_NAME)]
 #: What a loop may do by itself for an item that failed.
 HealAction = Literal[
     "change_strategy", "skip", "unblock", "repair_dependency_chain", "rollback", "escalate"
@@ -37,6 +39,11 @@ OnBlocked = Literal["wait", "continue"]
 DoneState = Literal["passed", "skipped"]
 #: Items of one loop.
 MOST_ITEMS = 5000
+
+
+def is_loop_name(text: str) -> bool:
+    """Whether a loop may have this name. Any other text could address another record."""
+    return len(text) <= 80 and re.match(_NAME, text) is not None and "\n" not in text
 
 
 def _answers_by_itself(runner: RunnerSpec) -> RunnerSpec:

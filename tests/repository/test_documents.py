@@ -27,6 +27,7 @@ from mulligan.console.cli.main import create_cli
 from mulligan.console.http.context import open_context
 from mulligan.console.jobfiles.job_file import find_jobs
 from mulligan.console.loopfiles.references import Parameter
+from mulligan.console.mcp.loop_tools import TOOLS
 from mulligan.policies.failures.failure import FailureKind
 from mulligan.policies.jobs.job import (
     Budget,
@@ -341,6 +342,11 @@ def test_exactly_the_routes_of_the_api_are_documented() -> None:
     routes = {f"{verb.upper()} {path}" for path, verbs in paths.items() for verb in verbs}
     documented = set(re.findall(r"`([A-Z]+ /api/[^`?]+)", text_of("docs/api.md")))
     assert documented == {route for route in routes if "/api/" in route}
+
+
+def test_every_tool_for_agents_is_documented() -> None:
+    documented = {cells[0]: cells[3] for cells in rows(section(text_of("docs/mcp.md"), "## Tools"))}
+    assert documented == {f"`{name}`": call.effect for name, call in TOOLS.items()}
 
 
 # -- the command line ------------------------------------------------------------------------------

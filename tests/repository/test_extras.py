@@ -164,11 +164,14 @@ def test_a_missing_command_line_names_its_extra() -> None:
     assert line.endswith(install_command("console"))
 
 
-def test_a_command_names_its_missing_extra(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("extra", "command"), [("edits", ("edits", "history")), ("mcp", ("mcp",))])
+def test_a_command_names_its_missing_extra(
+    extra: str, command: tuple[str, ...], tmp_path: Path
+) -> None:
     code = "from mulligan.console.__main__ import main\nmain()"
-    done = run_without("edits", code=code, arguments=("edits", "history"), cwd=tmp_path)
+    done = run_without(extra, code=code, arguments=command, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
-    assert install_command("edits") in done.stderr
+    assert install_command(extra) in done.stderr
     assert "Traceback" not in done.stderr
 
 

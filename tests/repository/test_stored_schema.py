@@ -70,6 +70,8 @@ def _without_texts(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     kept = {k: _without_texts(v) for k, v in schema.items() if k not in ("title", "description")}
+    if isinstance(kept.get("default"), dict):  # the fields of the default have lines of their own
+        kept["default"] = {k: v for k, v in kept["default"].items() if v is not None}
     if kept.get("uniqueItems") and "default" in kept:
         kept["default"] = sorted(kept["default"])
     return kept

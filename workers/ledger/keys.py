@@ -240,8 +240,20 @@ def loop(prefix: str, name: str) -> str:
     return f"{prefix}loop:{name}"
 
 
-def loop_part(prefix: str, name: str, part: str) -> str:
-    return f"{prefix}loop:{name}:{part}"
+def loop_items(prefix: str, name: str) -> str:
+    return f"{prefix}loop:{name}:items"
+
+
+def loop_spec(prefix: str, name: str) -> str:
+    return f"{prefix}loop:{name}:spec"
+
+
+def loop_log(prefix: str, name: str) -> str:
+    return f"{prefix}loop:{name}:log"
+
+
+def loop_change(prefix: str, name: str, sha: str) -> str:
+    return f"{prefix}loop:{name}:key:{sha}"
 
 
 # -- escalations and alerts ------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from mulligan.policies.jobs.job import Job
 from mulligan.policies.loops.budget import Resource
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot
-from mulligan.policies.loops.spec import ItemSpec, LoopDocument
+from mulligan.policies.loops.spec import ItemSpec, LoopDocument, is_loop_name
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import (
     Caller,
@@ -79,6 +79,8 @@ class LoopSteps(AcceptSteps):
         return "conflict"
 
     def read_loop(self, name: str) -> LoopReading | None:
+        if not is_loop_name(name):
+            return None
         row, items, limits, spent, reserved, fleet = self.calls.one(
             "read_loop", self._loops_prefix, loop=name, fleet=True, most=_CANDIDATES
         )
@@ -95,7 +97,7 @@ class LoopSteps(AcceptSteps):
                 loop=loop,
                 specs=specs,
                 items=read_record(
-                    keys.loop_part(self._loops_prefix, name, "items"),
+                    keys.loop_items(self._loops_prefix, name),
                     partial(loop_rows.read_items, rows.fields(items)),
                 ),
                 used=budget.used,
@@ -137,12 +139,14 @@ class LoopSteps(AcceptSteps):
     def change_made(self, name: str, caller: Caller) -> Literal["seen", "conflict"] | None:
         if caller.key is None:
             return None
-        part = f"key:{digest({'key': caller.key})}"
-        found = self.calls.run("GET", keys.loop_part(self._loops_prefix, name, part))
+        sha = digest({"key": caller.key})
+        found = self.calls.run("GET", keys.loop_change(self._loops_prefix, name, sha))
         return None if found is None else "seen" if found == caller.digest else "conflict"
 
     def delete_loop(self, name: str, *, by: str) -> Literal["deleted", "gone", "held"]:
         answer: Literal["deleted", "gone", "held"]
+        if not is_loop_name(name):
+            return "gone"
         answer = self.calls.one("delete_loop", self._loops_prefix, loop=name, by=by)[0]
         return answer
 
@@ -155,7 +159,7 @@ class LoopSteps(AcceptSteps):
         )
 
     def loop_items(self, names: Sequence[str]) -> list[Mapping[str, ItemRecord]]:
-        places = [keys.loop_part(self._loops_prefix, name, "items") for name in names]
+        places = [keys.loop_items(self._loops_prefix, name) for name in names]
         return [
             read_record(place, partial(loop_rows.read_items, row))
             for place, row in zip(places, self.calls.records(places), strict=True)
@@ -166,7 +170,7 @@ class LoopSteps(AcceptSteps):
         return None if found is None else int(found)
 
     def loop_log(self, name: str, *, limit: int = 100) -> list[LoopNote]:
-        key = keys.loop_part(self._loops_prefix, name, "log")
+        key = keys.loop_log(self._loops_prefix, name)
         lines = self.calls.run("LRANGE", key, 0, limit - 1)
         return [LoopNote(**json.loads(line)) for line in lines]
 
@@ -259,7 +263,7 @@ class LoopSteps(AcceptSteps):
         """Return a loop's items; None if they were replaced meanwhile."""
         cache = self.__dict__.setdefault("_specs", {})
         if loop.spec not in cache:
-            key = keys.loop_part(self._loops_prefix, loop.name, "spec")
+            key = keys.loop_spec(self._loops_prefix, loop.name)
             text = self.calls.run("GET", key) or ""
             if hashlib.sha256(text.encode()).hexdigest()[:32] != loop.spec:
                 return None

@@ -18,8 +18,6 @@ class PoolSettings(BaseModel):
     #: Agents' attempts may take hours, so they have slots of their own.
     agent_slots: int = Field(default=8, ge=1)
     agent_repair_slots: int = Field(default=2, ge=1)
-    #: Items of loops that run at once in the whole fleet. `mulligan loops slots` overrides it.
-    loop_slots: int = Field(default=8, ge=1)
     #: With a maximum, a pool has processes instead of threads, from its slots to the maximum.
     attempt_slots_max: int | None = Field(default=None, ge=1)
     repair_slots_max: int | None = Field(default=None, ge=1)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from mulligan.console.cli.console_url import url_of
 from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.output import screen
 from mulligan.console.http.access import LOOPBACK
@@ -43,9 +44,3 @@ def _serve(settings: Settings) -> None:
             style="yellow",
         )
     ConsoleServer(context).run(sockets=[listening])
-
-
-def url_of(host: str, port: int) -> str:
-    """Return the URL on this host."""
-    name = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host  # noqa: S104 - only compared
-    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"

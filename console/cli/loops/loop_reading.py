@@ -37,7 +37,7 @@ def list_loops(
 
 
 def show(name: Name, json: Json = False) -> None:
-    """Show a loop: its progress, what runs, its budget and why it waits."""
+    """Show a loop: progress, what runs, budget, why it waits."""
     with open_loops() as context:
         found = view.view_loop(context, name)
         why = view.why(context, name)
@@ -73,7 +73,7 @@ def items(
 
 
 def item(name: Name, item: Item, json: Json = False) -> None:
-    """Show an item: its task, its attempts and why it waits."""
+    """Show an item: task, attempts, why it waits."""
     with open_loops() as context:
         found = view.view_item(context, name, item)
     if json:
@@ -87,7 +87,7 @@ def why(
     item: Annotated[str | None, typer.Argument(metavar="[ITEM]", help="Id of an item.")] = None,
     json: Json = False,
 ) -> None:
-    """Say why a loop or an item does not run, and what changes it."""
+    """Say why a loop or an item does not run."""
     with open_loops() as context:
         reason = view.why(context, name, item)
     if json:
@@ -99,7 +99,7 @@ def why(
 
 
 def log(name: Name, limit: Limit = 50, json: Json = False) -> None:
-    """List who changed a loop and why items got their slots, newest first."""
+    """List who changed a loop and who got slots, newest first."""
     with open_loops() as context:
         view.view_loop(context, name)
         notes = registry.read_log(context, name, limit=limit)
@@ -112,7 +112,10 @@ def log(name: Name, limit: Limit = 50, json: Json = False) -> None:
 
 
 def health(name: Name, json: Json = False) -> None:
-    """Say whether a loop is alive: exit 0 if it is healthy or idle, else 1."""
+    """Say whether a loop is alive.
+
+    Exits with 0 if it is healthy or idle, else with 1.
+    """
     with open_loops() as context:
         found = view.view_loop(context, name)
         now = context.ledger.now()
@@ -133,7 +136,7 @@ def transcripts(
     limit: Limit = 50,
     json: Json = False,
 ) -> None:
-    """Print what each attempt was asked and what came back."""
+    """Print what attempts were asked and answered."""
     with open_loops() as context:
         snapshot = view.view_loop(context, name).snapshot
         if item is not None:

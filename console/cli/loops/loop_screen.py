@@ -9,7 +9,7 @@ from rich.text import Text
 
 from mulligan.console.cli.output import screen
 from mulligan.console.http.models.loop_models import TranscriptRow, budget_rows
-from mulligan.policies.figures.format import duration, number, score, words
+from mulligan.policies.figures.format import duration, money, number, score, words
 from mulligan.policies.loops.loop import ItemRecord, ItemState
 from mulligan.policies.loops.spec import ItemSpec
 from mulligan.policies.loops.why import Reason
@@ -46,8 +46,9 @@ _ORDER: tuple[ItemState, ...] = (
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
-        justify = "right" if name in right else "left"
-        table.add_column(name, no_wrap=name != "reason", justify=justify)
+        table.add_column(
+            name, no_wrap=name != "reason", justify="right" if name in right else "left"
+        )
     return table
 
 
@@ -73,20 +74,7 @@ def print_loop(view: LoopView, why: Reason, now: float) -> None:
     loop, snapshot = view.snapshot.loop, view.snapshot
     config = loop.config
     screen.out().print(Text(loop.name, style="bold"), _state(loop.state), Text(loop.reason))
-    counts = [
-        f"{snapshot.count(state)} {state}"
-        for state in (
-            "passed",
-            "running",
-            "ready",
-            "pending",
-            "blocked",
-            "failed",
-            "quarantined",
-            "skipped",
-        )  # fmt: skip
-        if snapshot.count(state)
-    ]
+    counts = [f"{snapshot.count(state)} {state}" for state in _ORDER if snapshot.count(state)]
     screen.say(f"  items     {', '.join(counts)}")
     live = view.surroundings.live_of_loop
     screen.say(
@@ -97,11 +85,12 @@ def print_loop(view: LoopView, why: Reason, now: float) -> None:
         held = duration(now - each.claimed_at) if each.claimed_at else "?"
         screen.say(f"  runs      {each.item}, attempt {each.attempt}, on {each.worker} for {held}")
     for row in budget_rows(view):
-        limit = f" of {number(row.limit)}" if row.limit is not None else ""
-        reserved = f", {number(row.reserved)} reserved" if row.reserved else ""
+        amount = money if row.resource == "money" else number
+        limit = f" of {amount(row.limit)}" if row.limit is not None else ""
+        reserved = f", {amount(row.reserved)} reserved" if row.reserved else ""
         unknown = f", {row.unknown} unknown" if row.unknown else ""
         screen.say(
-            f"  budget    {row.scope} {row.resource}: {number(row.used)}{limit}{reserved}{unknown}"
+            f"  budget    {row.scope} {row.resource}: {amount(row.used)}{limit}{reserved}{unknown}"
         )
     print_why(why)
 

@@ -152,4 +152,7 @@ class LoopLedger(Protocol):
         """Return the loop's log, the newest line first."""
 
     def set_loop_slots(self, slots: int | None) -> list[Publication]:
-        """Set the slots that all loops share; None: those of the settings. Return what to publish."""
+        """Set the slots that all loops share; None: those of the settings.
+
+        Return what to publish.
+        """

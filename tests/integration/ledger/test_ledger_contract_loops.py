@@ -467,6 +467,29 @@ def test_the_log_says_why_an_item_got_its_slot(loops: LoopScenario) -> None:
     assert notes[0] == "a got a slot: priority 1 before gamma with 5"
 
 
+def test_three_loops_share_two_slots_by_priority_and_weight(loops: LoopScenario) -> None:
+    loops.slots = 2
+    settings = {"first": (1, 1.0), "double": (5, 2.0), "single": (5, 1.0)}
+    for name, (priority, weight) in settings.items():
+        items = [item(f"{name}-{n:02}") for n in range(12)]
+        loops.create(*items, name=name, priority=priority, weight=weight)
+    order: list[str] = []
+    for name in settings:  # every loop has said what is ready before the first item ends
+        order += [each.loop for each in loops.plan(name).admitted]
+    while live := loops.read("first").fleet.live:
+        assert len(live) <= 2
+        loops.passes(live[0].item, name=live[0].loop)
+        order += [each.loop for each in loops.plan(live[0].loop).admitted]
+    assert order[:12] == ["first"] * 12
+    shared = order[12:30]
+    assert (shared.count("double"), shared.count("single")) == (12, 6)
+    assert set(order[30:]) == {"single"}
+    notes = [each.note for each in loops.scenario.ledger.loop_log("first", limit=20)]
+    assert sum("priority 1 before" in note for note in notes) >= 9
+    notes = [each.note for each in loops.scenario.ledger.loop_log("single", limit=20)]
+    assert any("share" in note and "before double with" in note for note in notes)
+
+
 def test_an_entry_of_a_loop_is_read_as_it_is_written() -> None:
     assert Entry.parse(str(hint("a.b-c"))) == hint("a.b-c")
     assert hint("a.b-c").loop == "a.b-c"

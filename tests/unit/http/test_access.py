@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.jobs import make_job
 
-from mulligan.console.cli.commands.console import url_of
+from mulligan.console.cli.console_url import url_of
 from mulligan.console.http.access import Caller, cross_site, origin_of
 from mulligan.console.http.login_redirect import local_path
 from mulligan.console.http.models.job_models import REDACTED, redacted

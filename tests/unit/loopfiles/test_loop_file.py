@@ -500,7 +500,7 @@ def _passed(
     for item in items:
         runner = item.runner or made.loop.runner
         assert runner is not None
-        text = profiles[runner.profile or ""]["answers"][answer]
+        text = profiles[runner.profile or ""]["answers"][answer]["text"]
         candidate = Candidate(output=Output(text=text), text=text)
         checks = [verifiers.build(each.plain()).verify(candidate) for each in item.verifiers]
         yield all(each.status == "pass" for each in checks)

@@ -82,6 +82,7 @@ DEFAULTS: dict[str, Any] = {
     "escalations_cap": 100000,
     "edit_tiers": {},
     "formatters": {},
+    "loop_slots": 8,
     "loop_templates": None,
     "external_lease": 1800.0,
     "guard_window": 5400.0,

@@ -4,6 +4,7 @@
 
 local function loop_key(loop, part) return P .. 'loop:' .. loop .. (part and ':' .. part or '') end
 local function loop_entry(loop) return 'l:p00-' .. loop .. '/1' end
+local function item_memory(loop, item) return 'memory:item:' .. loop .. '/' .. item end
 local function loop_of(entry) return string.match(entry, '^l:p00%-(.*)/1$') end
 
 -- A hint that was published before this time may be lost with its worker.

@@ -88,7 +88,7 @@ local function apply(loop, change)
   if given(change.spec) then redis.call('SET', loop_key(loop, 'spec'), change.spec) end
   for _, id in ipairs(change.cancel) do cancel_run(id, change.note) end
   for item, id in pairs(change.forget) do
-    redis.call('DEL', P .. 'memory:item:' .. loop .. '/' .. item)
+    redis.call('DEL', P .. item_memory(loop, item))
     if id ~= '' then resolve_run(id, change.note) end
   end
   if change.note ~= '' then note_in_log(loop, change.note, R.by) end

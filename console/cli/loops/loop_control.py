@@ -1,0 +1,143 @@
+"""`mulligan loops`: start, stop, pause, resume, change and delete loops; reset and skip items."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from mulligan.console.cli.confirmation import confirm
+from mulligan.console.cli.loops.loop_options import (
+    Item,
+    Name,
+    budget_values,
+    caller,
+    open_loops,
+)
+from mulligan.console.cli.options import By, Json, Yes
+from mulligan.console.cli.output import screen
+from mulligan.policies.loops.commands import Verb
+from mulligan.policies.loops.spec import OnBlocked
+from mulligan.tasks.loops import change
+from mulligan.tasks.ports.errors import BadInput
+
+_DONE: dict[Verb, str] = {
+    "start": "started",
+    "stop": "stopped; what was running was cancelled",
+    "pause": "paused; running attempts finish",
+    "resume": "resumed",
+}
+
+
+def start(name: Name, by: By = None, json: Json = False) -> None:
+    """Start a loop."""
+    _move(name, "start", by, json)
+
+
+def stop(name: Name, by: By = None, json: Json = False) -> None:
+    """Stop a loop and cancel what it runs."""
+    _move(name, "stop", by, json)
+
+
+def pause(name: Name, by: By = None, json: Json = False) -> None:
+    """Pause a loop; running attempts finish."""
+    _move(name, "pause", by, json)
+
+
+def resume(name: Name, by: By = None, json: Json = False) -> None:
+    """Resume a paused loop."""
+    _move(name, "resume", by, json)
+
+
+def _move(name: str, verb: Verb, by: str | None, json: bool) -> None:
+    with open_loops() as context:
+        change.move(context, name, verb, caller(by))
+    _tell(f"{name} {_DONE[verb]}", {"loop": name, "done": verb}, json=json)
+
+
+def set_loop(
+    name: Name,
+    priority: Annotated[int | None, typer.Option(help="1 is the most urgent.")] = None,
+    weight: Annotated[float | None, typer.Option(help="Share among equal priorities.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Maximum items at once.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(help="Attempts of each item.")] = None,
+    runner: Annotated[str | None, typer.Option(help="Profile of the items' runner.")] = None,
+    on_blocked: Annotated[
+        OnBlocked | None, typer.Option(help="What follows a failed item.")
+    ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SCOPE.RESOURCE=LIMIT", help="A limit, or none to remove it."),
+    ] = None,
+    by: By = None,
+    json: Json = False,
+) -> None:
+    """Change a loop: priority, concurrency, budget."""
+    given: dict[str, Any] = {
+        "priority": priority,
+        "weight": weight,
+        "concurrency": concurrency,
+        "max_attempts": max_attempts,
+        "runner": runner,
+        "on_blocked": on_blocked,
+        "budget": budget_values(budget) or None,
+    }
+    values = {field: value for field, value in given.items() if value is not None}
+    if not values:
+        raise BadInput("nothing to change: give an option, such as --priority 1")
+    with open_loops() as context:
+        change.configure(context, name, values, caller(by))
+    _tell(f"{name}: changed {', '.join(values)}", {"loop": name, "changed": values}, json=json)
+
+
+def reset(name: Name, item: Item, by: By = None, json: Json = False) -> None:
+    """Run an item again; earlier failures no longer count."""
+    with open_loops() as context:
+        change.reset(context, name, item, caller(by))
+    _tell(f"{item} was reset", {"loop": name, "item": item, "done": "reset"}, json=json)
+
+
+def skip(
+    name: Name,
+    item: Item,
+    reason: Annotated[str, typer.Option(help="Reason, for the record.")] = "",
+    by: By = None,
+    json: Json = False,
+) -> None:
+    """Leave an item out; what depends on it goes on."""
+    with open_loops() as context:
+        change.skip(context, name, item, caller(by), reason=reason)
+    _tell(f"{item} was skipped", {"loop": name, "item": item, "done": "skip"}, json=json)
+
+
+def delete(name: Name, yes: Yes = False, by: By = None, json: Json = False) -> None:
+    """Delete a loop that has ended; its jobs are kept."""
+    if not yes:
+        confirm(f"delete the loop {name}")
+    with open_loops() as context:
+        change.delete(context, name, by=caller(by).by)
+    _tell(f"{name} was deleted", {"loop": name, "done": "delete"}, json=json)
+
+
+def slots(
+    number: Annotated[int | None, typer.Argument(metavar="N", help="Slots.", min=0)] = None,
+    default: Annotated[
+        bool, typer.Option("--default", help="Use loop_slots of the configuration again.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show or set how many items of all loops run at once."""
+    with open_loops() as context:
+        if number is not None or default:
+            change.set_slots(context, None if default else number)
+        chosen = context.ledger.loop_slots()
+        current = context.slots() if chosen is None else chosen
+    origin = "loop_slots of the configuration" if chosen is None else "set by a person"
+    _tell(f"{current} ({origin})", {"slots": current, "configured": chosen is None}, json=json)
+
+
+def _tell(text: str, document: dict[str, Any], *, json: bool) -> None:
+    if json:
+        screen.emit(document)
+    else:
+        screen.say(text)

@@ -1,0 +1,120 @@
+"""`mulligan loops lint`, `create`, `add` and `import`: loops from files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path as FilePath
+from typing import Annotated
+
+import typer
+
+from mulligan.console.cli.exit_codes import ExitCode
+from mulligan.console.cli.loops.loop_options import (
+    Name,
+    Parameters,
+    Path,
+    caller,
+    open_loops,
+    read_pairs,
+)
+from mulligan.console.cli.options import By, Json
+from mulligan.console.cli.output import screen
+from mulligan.console.loopfiles.import_seed import import_seed
+from mulligan.console.loopfiles.inspect_loop import loop_rules
+from mulligan.console.loopfiles.loop_file import lint_loop, read_loop, read_specs
+from mulligan.policies.figures.format import counted
+from mulligan.tasks.loops import change
+from mulligan.tasks.loops.registry import preview_loop
+from mulligan.workers.settings.model import load_settings
+
+
+def lint(path: Path, param: Parameters = None, json: Json = False) -> None:
+    """Check a loop and its spec files without running them."""
+    problems = lint_loop(
+        path,
+        parameters=read_pairs(param, "--param"),
+        environment=os.environ,
+        rules=loop_rules(load_settings()),
+    )
+    if json:
+        screen.emit({"ok": not problems, "problems": [str(each) for each in problems]})
+    else:
+        for each in problems:
+            screen.say(str(each))
+        word = counted(len(problems), "problem") if problems else "no problems"
+        screen.say(word, style="bold" if problems else "green")
+    raise typer.Exit(int(ExitCode.BAD_INPUT if problems else ExitCode.OK))
+
+
+def create(
+    path: Path,
+    param: Parameters = None,
+    start: Annotated[bool, typer.Option("--start", help="Start it at once.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would do first.")
+    ] = False,
+    tenant: Annotated[str, typer.Option(help="The tenant that owns it.")] = "",
+    by: By = None,
+    json: Json = False,
+) -> None:
+    """Create a loop from its files."""
+    with open_loops() as context:
+        document = read_loop(
+            path,
+            parameters=read_pairs(param, "--param"),
+            environment=os.environ,
+            rules=loop_rules(load_settings(), context.intake.problems),
+        )
+        name = document.loop.name
+        if dry_run:
+            preview = preview_loop(context, document)
+            if json:
+                screen.emit({"loop": name, "order": preview.order, "ready": preview.ready})
+                return
+            screen.say(f"{name}: {counted(len(preview.order), 'item')}, nothing was created")
+            screen.say(f"first: {', '.join(preview.ready)}")
+            return
+        who = caller(by)
+        created = change.create_loop(context, document, tenant=tenant, by=who.by)
+        if start:
+            change.move(context, name, "start", who)
+    if json:
+        screen.emit({"loop": name, "created": created.status == "written", "started": start})
+        return
+    screen.say(f"{name} {'created' if created.status == 'written' else 'exists already'}")
+    if not start:
+        screen.say(f"to start it: `mulligan loops start {name}`")
+
+
+def add(
+    name: Name,
+    spec: Annotated[str, typer.Argument(metavar="SPEC", help="A spec file; - is stdin.")],
+    by: By = None,
+    json: Json = False,
+) -> None:
+    """Add the items of a spec file to a loop."""
+    items = read_specs(spec, environment=os.environ)
+    with open_loops() as context:
+        change.inject(context, name, items, caller(by))
+    ids = [item.id for item in items]
+    if json:
+        screen.emit({"loop": name, "added": ids})
+    else:
+        screen.say(f"{name}: added {', '.join(ids)}")
+
+
+def import_loop(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A loop_config, or a test-state.json.")
+    ],
+    to: Annotated[FilePath, typer.Option("--to", metavar="DIR", help="Folder to write to.")],
+    json: Json = False,
+) -> None:
+    """Write a loop_config and its test-state.json as a loop."""
+    written = import_seed(file, to)
+    if json:
+        screen.emit({"written": [str(path) for path in written]})
+        return
+    for path in written:
+        screen.say(str(path))
+    screen.say(f"to see what is missing: `mulligan loops lint {to}`")

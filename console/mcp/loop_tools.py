@@ -1,0 +1,344 @@
+"""The tools with which an agent drives loops, one per operation of the control API.
+
+An agent chooses by these docstrings alone: each says what the tool does, and when to use another.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from mulligan.console.mcp.tool_call import (
+    TEXT_LENGTH,
+    ChangeCall,
+    Config,
+    ConfigChanges,
+    ConsoleRequest,
+    Cursor,
+    Effect,
+    Items,
+    Length,
+    Loop,
+    Parameters,
+    ToolCall,
+    loop_path,
+    read,
+)
+from mulligan.policies.loops.commands import Verb
+from mulligan.policies.loops.loop import ItemState, LoopState
+from mulligan.policies.loops.spec import ItemId
+
+Item = Annotated[ItemId, Field(description="The item's id, as in list_items.")]
+AnyItem = Annotated[ItemId | None, Field(description="One item's id; leave it out for the loop.")]
+Limit = Annotated[int, Field(ge=1, le=100, description="Maximum rows.")]
+
+#: What an agent reads once, before it chooses a tool.
+INSTRUCTIONS = (
+    "mulligan runs loops. A loop is a named set of work items with dependencies. Each item is a"
+    " prompt for a model and the checks that its answer must pass; a failed attempt is repeated"
+    " with a corrected prompt, up to max_attempts. Workers do the items: no tool waits for them.\n"
+    "Usual order: create_loop with dry_run, create_loop, start_loop, then get_loop now and then"
+    " until its status is completed or blocked. If something does not go on, ask why first: it says"
+    " what to do. For a failed item, read get_item, then reset_item (run it again) or skip_item (go"
+    " on without it).\n"
+    "Times are seconds since 1970. Answers call a loop's items tests."
+)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+class ListLoops(ToolCall):
+    """List the loops, newest first: name, status, priority, progress. Use it to find a loop's name.
+
+    For the details of one loop use get_loop; for its items, list_items.
+    """
+
+    state: Annotated[
+        LoopState | None, Field(description="Only loops with this status; leave it out for all.")
+    ] = None
+    limit: Limit = 50
+
+    def request(self) -> ConsoleRequest:
+        return read(loop_path(), state=self.state, limit=self.limit)
+
+
+class GetLoop(ToolCall):
+    """Show one loop: status, progress, what runs now, budget used, configuration, why it waits.
+
+    Use it to follow a loop. It has no items: for these use list_items.
+    """
+
+    loop: Loop
+
+    def request(self) -> ConsoleRequest:
+        return read(loop_path(self.loop))
+
+
+class LoopHealth(ToolCall):
+    """Tell whether a loop is alive: its last heartbeat, and the workers that hold its items.
+
+    Use it if a running loop makes no progress. For the reason that something waits use why.
+    """
+
+    loop: Loop
+
+    def request(self) -> ConsoleRequest:
+        return read(loop_path(self.loop, "health"))
+
+
+class Why(ToolCall):
+    """Explain why a loop, or one item of it, does not run, and what would change that.
+
+    `text` is the reason. `command`, if any, is the command of a terminal that changes it. Call the
+    tool of the same verb instead: `loops reset` is reset_item, `skip` skip_item, `start`
+    start_loop, `resume` resume_loop, `set` configure_loop. Other commands need a person.
+    """
+
+    loop: Loop
+    item: AnyItem = None
+
+    def request(self) -> ConsoleRequest:
+        return read(loop_path(self.loop, "why"), test=self.item)
+
+
+class LoopLog(ToolCall):
+    """List what happened to a loop, newest first: who changed it, and why items got their slots."""
+
+    loop: Loop
+    limit: Limit = 30
+
+    def request(self) -> ConsoleRequest:
+        return read(loop_path(self.loop, "log"), limit=self.limit)
+
+
+class ListItems(ToolCall):
+    """List the items of a loop with their states and the reasons of failures, a page at a time.
+
+    Use state to find what failed or is blocked. For prompts, attempts and answers use get_item.
+    """
+
+    loop: Loop
+    state: Annotated[
+        ItemState | None, Field(description="Only items in this state; leave it out for all.")
+    ] = None
+    limit: Limit = 50
+    cursor: Cursor = None
+
+    def request(self) -> ConsoleRequest:
+        path = loop_path(self.loop, "tests")
+        return read(path, state=self.state, limit=self.limit, cursor=self.cursor)
+
+
+class GetItem(ToolCall):
+    """Show one item: prompt, criteria, checks, the attempts of its last run, and why it waits.
+
+    Use it before reset_item or skip_item: its attempts say why it failed. For earlier runs use
+    transcripts.
+    """
+
+    loop: Loop
+    item: Item
+    max_chars: Length = TEXT_LENGTH
+
+    @property
+    def text_length(self) -> int:
+        return self.max_chars
+
+    def request(self) -> ConsoleRequest:
+        return read(loop_path(self.loop, "tests", self.item))
+
+
+class Transcripts(ToolCall):
+    """Read what was asked and answered in every attempt of a loop or of one item, page by page.
+
+    It is long: give item if you can. For the last run of one item get_item is enough.
+    """
+
+    loop: Loop
+    item: AnyItem = None
+    limit: Annotated[int, Field(ge=1, le=20, description="Runs of items on one page.")] = 5
+    cursor: Cursor = None
+    max_chars: Length = TEXT_LENGTH
+
+    @property
+    def text_length(self) -> int:
+        return self.max_chars
+
+    def request(self) -> ConsoleRequest:
+        path = loop_path(self.loop, "transcripts")
+        return read(path, test=self.item, limit=self.limit, cursor=self.cursor)
+
+
+# -- changing loops --------------------------------------------------------------------------------
+
+
+class CreateLoop(ChangeCall):
+    """Create a loop: from loop and items, or from a template. It does nothing until it is started.
+
+    Example: {"loop": {"name": "nightly", "runner": "default"}, "items": [{"id": "A-1", "prompt":
+    "List three colours as a JSON object.", "verifiers": ["json.object"]}], "dry_run": true}.
+    Other verifiers: {"id": "text.match", "contains": ["red"]}, {"id": "pytest.subprocess"}.
+    With dry_run nothing is created: it reports every problem, or the order of the items. A name is
+    used once: the same loop again changes nothing, another one of that name is refused.
+    """
+
+    loop: Annotated[Config | None, Field(description="The loop's configuration.")] = None
+    items: Annotated[
+        Items | None,
+        Field(
+            description="The work items, beside loop. depends_on names items that must pass first."
+        ),
+    ] = None
+    template: Annotated[
+        str | None, Field(description="A template of the console, instead of loop and items.")
+    ] = None
+    parameters: Annotated[
+        Parameters | None, Field(description="Values for the template's parameters.")
+    ] = None
+    dry_run: Annotated[bool, Field(description="Check it only.")] = False
+    start: Annotated[bool, Field(description="Start it at once.")] = False
+
+    def request(self) -> ConsoleRequest:
+        body = self.model_dump(exclude={"idempotency_key"}, exclude_defaults=True)
+        return self.change("POST", loop_path(), body)
+
+
+class MoveLoop(ChangeCall):
+    verb: ClassVar[Verb]
+
+    loop: Loop
+
+    def request(self) -> ConsoleRequest:
+        return self.change("POST", loop_path(self.loop, self.verb))
+
+
+class StartLoop(MoveLoop):
+    """Start a loop that was created or stopped. For a paused loop use resume_loop."""
+
+    verb: ClassVar[Verb] = "start"
+
+
+class StopLoop(MoveLoop):
+    """Stop a loop and end the attempts that run now; their work is lost.
+
+    Their items run again after start_loop. To let running attempts finish use pause_loop.
+    """
+
+    effect: ClassVar[Effect] = "destroys"
+    verb: ClassVar[Verb] = "stop"
+
+
+class PauseLoop(MoveLoop):
+    """Pause a loop: no item starts, running attempts finish. Continue with resume_loop."""
+
+    verb: ClassVar[Verb] = "pause"
+
+
+class ResumeLoop(MoveLoop):
+    """Continue a paused loop.
+
+    If its budget is used up, raise the budget with configure_loop instead: that resumes it.
+    """
+
+    verb: ClassVar[Verb] = "resume"
+
+
+class ConfigureLoop(ChangeCall):
+    """Change the configuration of a loop: priority, concurrency, weight, budget and so on.
+
+    Give only the fields to change. Raising a budget that was used up resumes the loop. Examples of
+    changes: {"priority": 1}, {"budget": {"loop": {"tokens": "2M"}}}.
+    """
+
+    loop: Loop
+    changes: Annotated[ConfigChanges, Field(description="The fields to change.")]
+
+    def request(self) -> ConsoleRequest:
+        return self.change("PATCH", loop_path(self.loop), self.changes)
+
+
+class DeleteLoop(ChangeCall):
+    """Delete a loop for ever: its items, states and log. One that runs or is paused is refused.
+
+    Use it only if you were asked to. To end a loop use stop_loop.
+    """
+
+    effect: ClassVar[Effect] = "destroys"
+
+    loop: Loop
+
+    def request(self) -> ConsoleRequest:
+        return self.change("DELETE", loop_path(self.loop))
+
+
+# -- changing items --------------------------------------------------------------------------------
+
+
+class ResetItem(ChangeCall):
+    """Run an item again from the beginning: its failures are forgotten, and it is started anew.
+
+    Use it after the cause of the failure is gone. A running attempt of the item is ended.
+    """
+
+    effect: ClassVar[Effect] = "destroys"
+
+    loop: Loop
+    item: Item
+
+    def request(self) -> ConsoleRequest:
+        return self.change("POST", loop_path(self.loop, "tests", self.item, "reset"))
+
+
+class SkipItem(ChangeCall):
+    """Leave an item out. The items that depend on it go on as if it had passed.
+
+    To try it once more use reset_item.
+    """
+
+    effect: ClassVar[Effect] = "destroys"
+
+    loop: Loop
+    item: Item
+    reason: Annotated[str, Field(max_length=200, description="Why, for the people who read it.")]
+
+    def request(self) -> ConsoleRequest:
+        path = loop_path(self.loop, "tests", self.item, "skip")
+        return self.change("POST", path, {"reason": self.reason})
+
+
+class AddItems(ChangeCall):
+    """Add items to a loop that exists, also while it runs; a completed loop goes on with them.
+
+    Example: {"loop": "nightly", "items": [{"id": "A-2", "prompt": "Do it.", "depends_on": ["A-1"],
+    "verifiers": ["json.object"]}]}.
+    """
+
+    loop: Loop
+    items: Annotated[Items, Field(description="The new items. Their ids must be new, too.")]
+
+    def request(self) -> ConsoleRequest:
+        return self.change("POST", loop_path(self.loop, "tests"), {"items": self.items})
+
+
+TOOLS: dict[str, type[ToolCall]] = {
+    "list_loops": ListLoops,
+    "get_loop": GetLoop,
+    "create_loop": CreateLoop,
+    "start_loop": StartLoop,
+    "stop_loop": StopLoop,
+    "pause_loop": PauseLoop,
+    "resume_loop": ResumeLoop,
+    "configure_loop": ConfigureLoop,
+    "delete_loop": DeleteLoop,
+    "loop_health": LoopHealth,
+    "loop_log": LoopLog,
+    "why": Why,
+    "list_items": ListItems,
+    "get_item": GetItem,
+    "reset_item": ResetItem,
+    "skip_item": SkipItem,
+    "add_items": AddItems,
+    "transcripts": Transcripts,
+}

@@ -1,0 +1,34 @@
+"""Answers for agents are never longer than their limit, and say what is missing."""
+
+from __future__ import annotations
+
+import json
+
+from mulligan.console.mcp.bounded_answer import ANSWER_LENGTH, bounded_answer
+
+_NOTE_LENGTH = 100
+
+
+def test_a_short_answer_is_left_as_it_is() -> None:
+    document = {"prompt": "é" * 100, "rows": [{"n": 1, "at": None}]}
+    assert json.loads(bounded_answer(document, text_length=100)) == document
+
+
+def test_a_long_text_is_cut_with_a_note() -> None:
+    written = bounded_answer({"rows": [{"answer": "x" * 150}]}, text_length=100)
+    assert json.loads(written) == {"rows": [{"answer": "x" * 100 + "… [50 more characters]"}]}
+
+
+def test_many_long_texts_are_cut_further() -> None:
+    """Given 50 texts that fit one by one, all of them are shortened until the whole fits."""
+    written = bounded_answer([{"answer": "x" * 20_000}] * 50, text_length=20_000)
+    assert len(written) <= ANSWER_LENGTH
+    rows = json.loads(written)
+    assert len(rows) == 50
+    assert all(row["answer"].endswith(" more characters]") for row in rows)
+
+
+def test_too_many_rows_are_cut_at_the_end() -> None:
+    written = bounded_answer([{"id": "x" * 50}] * 2000, text_length=1000)
+    assert ANSWER_LENGTH < len(written) <= ANSWER_LENGTH + _NOTE_LENGTH
+    assert written.endswith("more characters: ask for fewer rows]")

@@ -1,0 +1,201 @@
+"""The tools for agents: their requests, schemas and hints, and what is wrong about a call."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from support.loops import item
+
+from mulligan.console.app import create_console
+from mulligan.console.http.context import open_context
+from mulligan.console.mcp.loop_tools import INSTRUCTIONS, TOOLS
+from mulligan.console.mcp.tool_call import input_schema
+from mulligan.console.mcp.tool_server import read_call, tool_document
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.settings.model import Settings
+
+LOOP = {"name": "a", "runner": "default"}
+#: Calls, and the requests that they make.
+REQUESTS: list[tuple[str, dict[str, Any], str, dict[str, Any] | None]] = [
+    ("list_loops", {}, "GET /api/loops?limit=50", None),
+    ("list_loops", {"state": "paused", "limit": 1}, "GET /api/loops?state=paused&limit=1", None),
+    ("get_loop", {"loop": "a"}, "GET /api/loops/a", None),
+    ("loop_health", {"loop": "a"}, "GET /api/loops/a/health", None),
+    ("loop_log", {"loop": "a"}, "GET /api/loops/a/log?limit=30", None),
+    ("why", {"loop": "a"}, "GET /api/loops/a/why", None),
+    ("why", {"loop": "a", "item": "x"}, "GET /api/loops/a/why?test=x", None),
+    ("list_items", {"loop": "a", "state": None}, "GET /api/loops/a/tests?limit=50", None),
+    (
+        "list_items",
+        {"loop": "a", "state": "failed", "cursor": "50"},
+        "GET /api/loops/a/tests?state=failed&limit=50&cursor=50",
+        None,
+    ),
+    ("get_item", {"loop": "a", "item": "x", "max_chars": 100}, "GET /api/loops/a/tests/x", None),
+    ("transcripts", {"loop": "a"}, "GET /api/loops/a/transcripts?limit=5", None),
+    (
+        "transcripts",
+        {"loop": "a", "item": "x", "limit": 2, "cursor": "2"},
+        "GET /api/loops/a/transcripts?test=x&limit=2&cursor=2",
+        None,
+    ),
+    (
+        "create_loop",
+        {"loop": LOOP, "items": [item("x")], "dry_run": True},
+        "POST /api/loops",
+        {"loop": LOOP, "items": [item("x")], "dry_run": True},
+    ),
+    (
+        "create_loop",
+        {"template": "t", "parameters": {"n": 1}, "start": True},
+        "POST /api/loops",
+        {"template": "t", "parameters": {"n": 1}, "start": True},
+    ),
+    ("start_loop", {"loop": "a"}, "POST /api/loops/a/start", None),
+    ("stop_loop", {"loop": "a"}, "POST /api/loops/a/stop", None),
+    ("pause_loop", {"loop": "a"}, "POST /api/loops/a/pause", None),
+    ("resume_loop", {"loop": "a"}, "POST /api/loops/a/resume", None),
+    (
+        "configure_loop",
+        {"loop": "a", "changes": {"priority": 1}},
+        "PATCH /api/loops/a",
+        {"priority": 1},
+    ),
+    ("delete_loop", {"loop": "a"}, "DELETE /api/loops/a", None),
+    ("reset_item", {"loop": "a", "item": "x"}, "POST /api/loops/a/tests/x/reset", None),
+    (
+        "skip_item",
+        {"loop": "a", "item": "x", "reason": "not needed"},
+        "POST /api/loops/a/tests/x/skip",
+        {"reason": "not needed"},
+    ),
+    (
+        "add_items",
+        {"loop": "a", "items": [item("y")]},
+        "POST /api/loops/a/tests",
+        {"items": [item("y")]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "line", "body"), REQUESTS)
+def test_a_call_is_one_request(
+    name: str, arguments: dict[str, Any], line: str, body: dict[str, Any] | None
+) -> None:
+    asked = read_call(name, arguments).request()
+    assert (f"{asked.method} {asked.path}", asked.body) == (line, body)
+    changes = not line.startswith("GET")
+    assert (asked.key is not None) == changes
+    assert (TOOLS[name].effect != "reads") == changes
+
+
+def test_the_console_has_every_route() -> None:
+    assert {name for name, *_ in REQUESTS} == set(TOOLS)
+    settings = Settings(broker_url="redis://localhost:1/0")
+    paths = create_console(open_context(settings)).openapi()["paths"]
+    for _, _, line, _ in REQUESTS:
+        method, _, address = line.partition(" ")
+        path, _, query = address.partition("?")
+        path = path.replace("/loops/a", "/loops/{loop_id}").replace("/tests/x", "/tests/{test_id}")
+        declared = paths[path][method.lower()].get("parameters", [])
+        sent = {pair.partition("=")[0] for pair in query.split("&") if pair}
+        assert sent <= {each["name"] for each in declared if each["in"] == "query"}, line
+
+
+def test_a_change_has_a_new_key_unless_the_agent_repeats_a_call() -> None:
+    keys = {read_call("start_loop", {"loop": "a"}).request().key for _ in range(3)}
+    assert len(keys) == 3
+    again = {"loop": "a", "idempotency_key": "mine-1"}
+    assert read_call("start_loop", again).request().key == "mine-1"
+
+
+# -- what agents see -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "arguments", "line", "body"), REQUESTS)
+def test_the_schema_accepts_the_call(
+    name: str, arguments: dict[str, Any], line: str, body: dict[str, Any] | None
+) -> None:
+    given = {key: value for key, value in arguments.items() if value is not None}
+    validator = jsonschema_rs.validator_for(input_schema(TOOLS[name]))
+    assert not [str(each) for each in validator.iter_errors(given)]
+    assert not validator.is_valid({**given, "unknown": 1})
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_a_tool_says_enough_and_no_more(name: str) -> None:
+    tool = tool_document(name, TOOLS[name])
+    assert tool.description
+    first = tool.description.partition("\n")[0]
+    assert first.endswith((".", ":"))
+    schema = tool.input_schema
+    assert schema["type"] == "object"
+    assert "description" not in schema
+    for argument, each in schema["properties"].items():
+        assert each.get("description"), f"{name}.{argument}"
+    assert '"null"' not in json.dumps(schema)
+    assert len(tool.model_dump_json()) < 10_000
+
+
+def test_every_tool_that_is_named_exists() -> None:
+    texts = [INSTRUCTIONS, *(str(tool_document(n, c).description) for n, c in TOOLS.items())]
+    verbs = "|".join({name.partition("_")[0] for name in TOOLS if "_" in name})
+    named = {word for text in texts for word in re.findall(rf"\b(?:{verbs})_\w+", text)}
+    assert named <= set(TOOLS)
+    assert len(named) > 10
+
+
+def test_hints_tell_reading_from_changing_and_ending() -> None:
+    hints = {name: tool_document(name, call).annotations for name, call in TOOLS.items()}
+    reading = {name for name, hint in hints.items() if hint and hint.read_only_hint}
+    assert reading == {
+        "list_loops", "get_loop", "loop_health", "loop_log", "why", "list_items", "get_item",
+        "transcripts",
+    }  # fmt: skip
+    ending = {name for name, hint in hints.items() if hint and hint.destructive_hint}
+    assert ending == {"stop_loop", "delete_loop", "reset_item", "skip_item"}
+
+
+# -- what is wrong ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "problems"),
+    [
+        ("get_lop", {}, ["there is no tool 'get_lop'; did you mean 'get_loop'?"]),
+        ("get_loop", {}, ["loop: is required"]),
+        (
+            "create_loop",
+            {"loop": LOOP, "items": [], "dryrun": True},
+            ["dryrun: there is no such argument; did you mean 'dry_run'?"],
+        ),
+        ("create_loop", {"loop": "{'name': 1}"}, ["loop: must be a mapping, such as"]),
+        ("get_loop", {"loop": "../jobs"}, ["loop: may contain only letters, digits and _.-"]),
+        (
+            "list_items",
+            {"loop": "a", "state": "done", "limit": 1000},
+            ["state: must be 'pending', 'ready'", "limit: must be at most 100 (got 1000)"],
+        ),
+        ("start_loop", {"loop": "a", "idempotency_key": "a\nb"}, ["idempotency_key: must match"]),
+        ("skip_item", {"loop": "a", "item": "x"}, ["reason: is required"]),
+    ],
+)
+def test_every_problem_of_a_call_is_named(
+    name: str, arguments: dict[str, Any], problems: list[str]
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        read_call(name, arguments)
+    found = [str(each) for each in caught.value.problems]
+    assert len(found) == len(problems)
+    for line, start in zip(found, problems, strict=True):
+        assert line.startswith(start), found
+
+
+def test_an_object_may_be_written_as_text() -> None:
+    """Given an agent that sends objects as JSON texts, the console gets objects."""
+    call = read_call("create_loop", {"loop": json.dumps(LOOP), "items": json.dumps([item("x")])})
+    assert call.request().body == {"loop": LOOP, "items": [item("x")]}
