@@ -202,10 +202,14 @@ def set_slots(context: LoopContext, slots: int | None) -> None:
     context.publish(context.ledger.set_loop_slots(slots))
 
 
-def delete(context: LoopContext, name: str, *, by: str) -> None:
-    """Forget a loop that does nothing. The jobs of its items are kept like others."""
-    answer = context.ledger.delete_loop(name, by=by)
-    if answer == "gone":
+def delete(context: LoopContext, name: str, caller: Caller) -> None:
+    """Forget a loop that does nothing. The jobs of its items are kept like others.
+
+    Repeated by its caller with the same idempotency key, it has been done.
+    """
+    keyed = replace(caller, key=f"delete/{caller.by}/{caller.key}") if caller.key else caller
+    answer = context.ledger.delete_loop(name, keyed)
+    if answer == "gone" and context.ledger.change_made(name, keyed) != "seen":
         raise no_such_loop(name)
     if answer == "held":
         raise LoopConflict(f"the loop {name!r} has not ended: stop it first")

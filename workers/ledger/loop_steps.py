@@ -142,11 +142,18 @@ class LoopSteps(AcceptSteps):
         found = self.calls.run("GET", keys.loop_change(self._loops_prefix, name, sha))
         return None if found is None else "seen" if found == caller.digest else "conflict"
 
-    def delete_loop(self, name: str, *, by: str) -> Literal["deleted", "gone", "held"]:
-        answer: Literal["deleted", "gone", "held"]
+    def delete_loop(self, name: str, caller: Caller) -> Literal["deleted", "gone", "held"]:
         if not is_loop_name(name):
             return "gone"
-        answer = self.calls.one("delete_loop", self._loops_prefix, loop=name, by=by)[0]
+        answer: Literal["deleted", "gone", "held"]
+        answer = self.calls.one(
+            "delete_loop",
+            self._loops_prefix,
+            loop=name,
+            by=caller.by,
+            key=digest({"key": caller.key}) if caller.key else None,
+            digest=caller.digest,
+        )[0]
         return answer
 
     def loops(self) -> list[LoopRecord]:

@@ -115,7 +115,7 @@ def delete(name: Name, yes: Yes = False, by: By = None, json: Json = False) -> N
     if not yes:
         confirm(f"delete the loop {name}")
     with open_loops() as context:
-        change.delete(context, name, by=caller(by).by)
+        change.delete(context, name, caller(by))
     _tell(f"{name} was deleted", {"loop": name, "done": "delete"}, json=json)
 
 

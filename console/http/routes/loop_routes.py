@@ -256,10 +256,11 @@ def _add_changing(router: APIRouter, context: ConsoleContext) -> None:
         )(mover(verb))
 
     @router.delete("/api/loops/{loop_id}", status_code=204, responses=errors(404, 409))
-    def delete(loop_id: LoopId, caller: Reader) -> None:
+    def delete(loop_id: LoopId, caller: Reader, changes: Changes) -> None:
         """Forget a loop that is not running or paused. The jobs of its items are kept."""
-        visible_loop(context, caller, loop_id)
-        change.delete(loops, loop_id, by=caller.name)
+        if context.ledger.read_loop(loop_id) is not None:
+            visible_loop(context, caller, loop_id)
+        change.delete(loops, loop_id, changes)
 
 
 def _add_slots(router: APIRouter, context: ConsoleContext) -> None:

@@ -133,7 +133,7 @@ class LoopLedger(Protocol):
     def change_made(self, name: str, caller: Caller) -> Literal["seen", "conflict"] | None:
         """Return whether a change with this idempotency key was made, or another one."""
 
-    def delete_loop(self, name: str, *, by: str) -> Literal["deleted", "gone", "held"]:
+    def delete_loop(self, name: str, caller: Caller) -> Literal["deleted", "gone", "held"]:
         """Forget a loop. ``held``: it is running or paused."""
 
     def item_job_id(self, loop: LoopRecord, item: str, run: int) -> str:

@@ -411,13 +411,23 @@ def test_a_loop_that_has_not_ended_cannot_be_deleted(loops: LoopScenario) -> Non
     loops.create(item("a"))
     loops.plan()
     with pytest.raises(LoopConflict, match="stop it first"):
-        change.delete(loops.context, "alpha", by="ada")
+        change.delete(loops.context, "alpha", ADA)
     loops.move("stop")
-    change.delete(loops.context, "alpha", by="ada")
+    change.delete(loops.context, "alpha", ADA)
     with pytest.raises(NoSuchLoop):
-        change.delete(loops.context, "alpha", by="ada")
+        change.delete(loops.context, "alpha", ADA)
     prefix = loops.scenario.ledger.prefixes()[0]
     assert loops.scenario.ledger.calls.run("KEYS", f"{prefix}loop:*") == []
+
+
+def test_a_repeated_deletion_has_been_done(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.move("stop")
+    caller = Caller(by="ada", key="k1", digest="delete alpha")
+    change.delete(loops.context, "alpha", caller)
+    change.delete(loops.context, "alpha", caller)
+    with pytest.raises(NoSuchLoop):
+        change.delete(loops.context, "alpha", Caller(by="bob", key="k1", digest="delete alpha"))
 
 
 def test_another_loop_of_the_name_has_other_jobs(loops: LoopScenario) -> None:
@@ -425,7 +435,7 @@ def test_another_loop_of_the_name_has_other_jobs(loops: LoopScenario) -> None:
     loops.plan()
     first = loops.item("a").job_id
     loops.move("stop")
-    change.delete(loops.context, "alpha", by="ada")
+    change.delete(loops.context, "alpha", ADA)
     loops.create(item("a"))
     loops.plan()
     assert loops.item("a").job_id != first
