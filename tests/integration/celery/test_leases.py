@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from support.doubles import fake_ledger
 from support.ledger_scenario import Scenario, ScenarioMaker
+from support.loops import LoopScenario, item, used
 from support.settlements import succeeds
 from support.waiting import wait_for
 
@@ -346,3 +347,18 @@ def test_waiting_for_the_ledger_does_not_count_as_being_stuck(scenario: Scenario
         waited = 0.0
         keeper.renew()
         assert stuck == [Entry("attempt", job_id, 1)]
+
+
+def test_what_an_attempt_metered_travels_with_the_renewal(scenario: Scenario) -> None:
+    """Given an attempt of a loop that says what it has used, when its worker is lost after a
+    renewal, then the loop is charged that and not the whole reservation."""
+    loops = LoopScenario(scenario)
+    loops.create(item("a"), budget={"attempt": {"tokens": 100}, "loop": {"tokens": 1000}})
+    loops.plan()
+    claim = loops.claim("a")
+    keeper = idle_keeper(scenario)
+    with keeper.holding(claim.lease, NEVER) as held:
+        held.meter({"tokens": 30.0})
+        keeper.renew()
+    scenario.expire_leases()
+    assert used(loops.read())["loop:tokens"] == 30
