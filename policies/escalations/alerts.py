@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
-from mulligan.policies.figures.format import amount
 from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.value import Value
 
@@ -93,7 +92,7 @@ def alert_text(alert: Alert) -> str:
             return (
                 f"loop {about.get('loop')} has used {about.get('percent')} % of its"
                 f" {about.get('scope')} budget of {about.get('resource')}"
-                f" ({amount(about['used'])} of {amount(about['limit'])})"
+                f" ({_amount(about['used'])} of {_amount(about['limit'])})"
             )
         case "test":
             return "a test: this webhook works"
@@ -109,6 +108,10 @@ _LOOP_WORDS = {
     "stopped": "was stopped",
     "deleted": "was deleted",
 }
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.2f}".removesuffix(".00")
 
 
 def _jobs(count: int) -> str:

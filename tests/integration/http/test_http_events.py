@@ -16,6 +16,7 @@ import httpx2
 import pytest
 from support.console_server import RunningConsole, new_token, running_console
 from support.jobs import GOOD, read_job, scripted
+from support.loops import ADA, document, item
 from support.provider_calls import fail_call, start_call
 from support.redis_server import RedisServer
 from support.waiting import wait_for
@@ -25,6 +26,8 @@ from mulligan.console.http.access import COOKIE
 from mulligan.console.http.routes import event_routes as streaming
 from mulligan.console.page.live_list import newest
 from mulligan.tasks.jobs.submit import submit_jobs
+from mulligan.tasks.loops import change
+from mulligan.tasks.loops.plan import run_plan
 from mulligan.workers.settings.model import Settings
 
 
@@ -354,3 +357,47 @@ def test_a_stopping_server_ends_its_streams(tmp_path: Path) -> None:
         assert not console.alive
     finally:
         server.kill()
+
+
+# -- loops -----------------------------------------------------------------------------------------
+
+
+def create_loop(console: RunningConsole, name: str, *, tenant: str = "") -> None:
+    """Create and start a loop of one item, and give the item its slot."""
+    loops = console.context.services.loops
+    change.create_loop(loops, document(item("one"), name=name), tenant=tenant, by="ada")
+    change.move(loops, name, "start", ADA)
+    run_plan(loops, name)
+
+
+def test_a_loop_streams_its_own_events_from_its_beginning(console: RunningConsole) -> None:
+    """Given two loops, one of which is followed after it has begun."""
+    create_loop(console, "followed")
+    create_loop(console, "other")
+    with listening(console, "/api/loops/followed/transcripts/stream") as stream:
+        wait_for(lambda: "job" in {e["event"] for e in stream.events}, "the job of the item")
+        change.move(console.context.services.loops, "followed", "pause", ADA)
+        wait_for(lambda: stream.events[-1]["data"].get("state") == "paused", "the pause")
+    found = [(e["event"], e["data"]["state"]) for e in stream.events]
+    assert found == [
+        ("loop", "created"), ("loop", "running"), ("item", "ready"), ("item", "running"),
+        ("job", "queued"), ("loop", "paused"),
+    ]  # fmt: skip
+    texts = [json.dumps(e["data"]) for e in stream.events]
+    assert not any("other" in text or "because" in text for text in texts)
+
+
+def test_a_tenant_hears_nothing_of_other_loops(console: RunningConsole) -> None:
+    """Given loops of two tenants and of none, whose events have no job to say whose they are."""
+    token = new_token(console.context, role="producer", tenant="acme")
+    with listening(console, token=token) as stream:
+        create_loop(console, "of-zeta", tenant="zeta")
+        create_loop(console, "of-acme", tenant="acme")
+        create_loop(console, "of-nobody")
+        last = submit(console, labels={"tenant": "acme"})
+        stream.wait_for_jobs(last)
+    loops = {e["data"]["loop"] for e in stream.events if "loop" in e["data"]}
+    assert loops == {"of-acme"}
+    kinds = {e["event"] for e in stream.events}
+    assert kinds == {"loop", "item", "job"}
+    console.context.tokens.revoke(token.split("_")[1])
