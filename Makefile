@@ -74,6 +74,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.rate_limits
 	$(BIN)/python -m benchmarks.autoscale
 	$(BIN)/python -m benchmarks.edits
+	$(BIN)/python -m benchmarks.loops
 
 # Kills and freezes real processes and servers: the tests, then at random for SECONDS.
 # SERVER=… is another redis-server, RABBITMQ=1 another broker, SEED=… repeats the choices.

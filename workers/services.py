@@ -187,6 +187,7 @@ def build_services(
             publish=publish,
             slots=lambda: live.current().loop_slots,
             price=lambda spec: token_price(spec, live.current()),
+            provider=lambda name: ledger.breakers.all().get(name),
             tenant_label=settings.tenant_label,
         ),
         webhooks=Webhooks(ledger, live),

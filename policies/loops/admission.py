@@ -105,6 +105,8 @@ def _because(first: Demand, other: Demand | None) -> str:
         return "no other loop waits"
     if first.priority != other.priority:
         return f"priority {first.priority} before {other.loop} with {other.priority}"
+    if first.share == other.share:
+        return f"share {first.share:.4g}, the same as {other.loop}: in the order of their names"
     return (
         f"share {first.share:.4g} (weight {first.weight:g})"
         f" before {other.loop} with {other.share:.4g} (weight {other.weight:g})"

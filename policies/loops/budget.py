@@ -31,9 +31,9 @@ _FACTORS = {"k": 1e3, "K": 1e3, "M": 1e6, None: 1.0}
 
 def parse_amount(value: Any) -> Any:
     """Read ``5000``, ``"200k"`` or ``"5M"`` as a number; return what is not text as is."""
-    if not isinstance(value, str):
+    if not isinstance(value, str | bool):
         return value
-    match = _NUMBER.match(value)
+    match = _NUMBER.match(str(value))
     if match is None:
         raise ValueError(f"{value!r} is not an amount: use 5000, 200k or 5M")
     return _whole(float(match.group(1)) * _FACTORS[match.group(2)])
@@ -44,7 +44,7 @@ def _whole(number: float) -> float | int:
 
 
 Amount = Annotated[int, BeforeValidator(parse_amount), Field(ge=1)]
-Money = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Money = Annotated[float, BeforeValidator(parse_amount), Field(gt=0, allow_inf_nan=False)]
 
 
 class Spending(Value):

@@ -7,10 +7,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mulligan.policies.loops.budget import breaches
-from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopSnapshot, LoopState
-from mulligan.policies.loops.spec import ItemSpec, LoopConfig, item_set_problems
+from mulligan.policies.loops.loop import (
+    DONE,
+    ItemRecord,
+    LoopChange,
+    LoopSnapshot,
+    LoopState,
+    PausedBy,
+)
+from mulligan.policies.loops.plan import WORDS, used_up
+from mulligan.policies.loops.spec import MOST_ITEMS, ItemSpec, LoopConfig, item_set_problems
 
 Verb = Literal["start", "stop", "pause", "resume"]
+#: Added items whose ids the loop's log names.
+_NAMED = 10
 
 
 class NotPossible(ValueError):
@@ -30,13 +40,14 @@ MOVES: dict[Verb, _Move] = {
     "resume": _Move(frozenset({"paused"}), "running"),
     "stop": _Move(frozenset({"created", "running", "paused", "blocked", "completed"}), "stopped"),
 }
-_INSTEAD = {
-    "created": "start it first",
+_NOTES = {"start": "started", "stop": "stopped", "pause": "paused", "resume": "resumed"}
+#: What to do instead of a move that is not legal.
+_INSTEAD: dict[LoopState, str] = {
+    "created": "start it",
     "stopped": "start it",
     "paused": "resume it",
-    "completed": "reset an item or add one",
-    "running": "it runs already",
     "blocked": "reset or skip what failed",
+    "completed": "reset an item or add one",
 }
 
 
@@ -46,27 +57,27 @@ def move_loop(snapshot: LoopSnapshot, verb: Verb, *, now: float) -> LoopChange:
     A loop that is already where the verb leads stays as it is.
     """
     loop, move = snapshot.loop, MOVES[verb]
-    if loop.state == move.to and verb != "resume":
+    # A person's pause outlasts the budget's, which ends by itself.
+    outlasts = verb == "pause" and loop.state == "paused" and loop.paused_by == "budget"
+    if loop.state == move.to and not outlasts:
         return LoopChange()
-    if verb == "resume" and loop.state == "running":
-        return LoopChange()
-    if loop.state not in move.origins:
-        raise NotPossible(f"cannot {verb} a loop that is {loop.state}: {_INSTEAD[loop.state]}")
-    if verb == "resume" and (broken := breaches(loop.config.budget, snapshot.used)):
-        scope, resource = broken[0]
-        raise NotPossible(
-            f"the {scope} budget of {resource} is used up: raise budget.{scope}.{resource}"
-        )
-    change = LoopChange(
-        state=move.to, paused_by="person" if verb == "pause" else "", note=_NOTES[verb]
-    )
-    return change if verb != "stop" else _stopped(snapshot, change, now)
+    if loop.state == "paused" and verb in ("start", "resume"):
+        _refuse_if_used_up(snapshot)
+    if loop.state not in move.origins and not outlasts:
+        instead = "it does not run" if verb == "pause" else _INSTEAD[loop.state]
+        raise NotPossible(f"cannot {verb} a loop that is {loop.state}: {instead}")
+    if verb == "stop":
+        return _stopped(snapshot, now)
+    paused_by: PausedBy = "person" if verb == "pause" else ""
+    return LoopChange(state=move.to, paused_by=paused_by, note=_NOTES[verb])
 
 
-_NOTES = {"start": "started", "stop": "stopped", "pause": "paused", "resume": "resumed"}
+def _refuse_if_used_up(snapshot: LoopSnapshot) -> None:
+    for scope, resource in breaches(snapshot.config.budget, snapshot.used):
+        raise NotPossible(f"{used_up(scope, resource)}: raise budget.{scope}.{resource}")
 
 
-def _stopped(snapshot: LoopSnapshot, change: LoopChange, now: float) -> LoopChange:
+def _stopped(snapshot: LoopSnapshot, now: float) -> LoopChange:
     """End what runs. Its items are ready again, for the next start."""
     running = {
         spec.id: snapshot.record(spec.id)
@@ -74,8 +85,8 @@ def _stopped(snapshot: LoopSnapshot, change: LoopChange, now: float) -> LoopChan
         if snapshot.record(spec.id).state == "running"
     }
     return LoopChange(
-        state=change.state,
-        note=change.note,
+        state="stopped",
+        note=_NOTES["stop"],
         items={
             item: ItemRecord(state="ready", since=now, runs=record.runs)
             for item, record in running.items()
@@ -87,7 +98,9 @@ def _stopped(snapshot: LoopSnapshot, change: LoopChange, now: float) -> LoopChan
 def reset_item(snapshot: LoopSnapshot, item: str, *, now: float) -> LoopChange:
     """Run an item again in a new context: its failures are forgotten. Raises NotPossible."""
     record = _known(snapshot, item)
-    if record.state in ("pending", "ready", "blocked"):
+    if record.state == "blocked":
+        raise NotPossible(f"{item} is blocked: {record.reason}; reset or skip that one")
+    if record.state in ("pending", "ready"):
         raise NotPossible(f"{item} is {record.state}: there is nothing to reset")
     return LoopChange(
         items={item: ItemRecord(state="pending", since=now, runs=record.runs)},
@@ -100,8 +113,8 @@ def reset_item(snapshot: LoopSnapshot, item: str, *, now: float) -> LoopChange:
 def skip_item(snapshot: LoopSnapshot, item: str, *, reason: str, now: float) -> LoopChange:
     """Leave an item out; what depends on it goes on. Raises NotPossible."""
     record = _known(snapshot, item)
-    if record.state in ("passed", "skipped"):
-        raise NotPossible(f"{item} is {record.state} already")
+    if record.state in DONE:
+        raise NotPossible(f"{item} {WORDS[record.state]} already")
     return LoopChange(
         items={item: record.moved("skipped", now=now, reason=reason)},
         cancel=(record.job_id,) if record.state == "running" else (),
@@ -112,12 +125,17 @@ def skip_item(snapshot: LoopSnapshot, item: str, *, reason: str, now: float) -> 
 
 def add_items(snapshot: LoopSnapshot, items: Sequence[ItemSpec], *, now: float) -> LoopChange:
     """Add items to a loop. Raises NotPossible for ids in use and impossible dependencies."""
-    if problems := item_problems([*snapshot.specs, *items]):
+    specs = (*snapshot.specs, *items)
+    if len(specs) > MOST_ITEMS:
+        raise NotPossible(f"the loop would have {len(specs):,} items; {MOST_ITEMS:,} are allowed")
+    if problems := item_problems(specs):
         raise NotPossible("; ".join(problems))
+    first = ", ".join(item.id for item in items[:_NAMED])
+    more = f" and {len(items) - _NAMED} more" if len(items) > _NAMED else ""
     return LoopChange(
-        specs=(*snapshot.specs, *items),
+        specs=specs,
         items={item.id: ItemRecord(since=now) for item in items},
-        note=f"added {', '.join(item.id for item in items)}",
+        note=f"added {first}{more}",
     )
 
 
@@ -127,8 +145,12 @@ def configure_loop(snapshot: LoopSnapshot, values: dict[str, Any]) -> LoopChange
     Limits of a budget are merged; None removes one.
     """
     config = snapshot.config.model_dump(mode="json", exclude_defaults=True)
-    merged = _merged(config, values)
-    changed = LoopConfig.model_validate(merged)
+    budget = values.get("budget")
+    if isinstance(budget, dict):
+        values = {**values, "budget": _merged(config.get("budget", {}), budget)}
+    changed = LoopConfig.model_validate(
+        {name: value for name, value in {**config, **values}.items() if value is not None}
+    )
     if changed == snapshot.config:
         return LoopChange()
     names = ", ".join(sorted(values))
@@ -136,15 +158,11 @@ def configure_loop(snapshot: LoopSnapshot, values: dict[str, Any]) -> LoopChange
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return a budget with the scopes and limits of another one; what is None is removed."""
     merged = dict(old)
     for name, value in new.items():
-        if isinstance(value, dict):
-            merged[name] = _merged(merged.get(name) or {}, value)
-        elif value is None:
-            merged.pop(name, None)
-        else:
-            merged[name] = value
-    return merged
+        merged[name] = _merged(old.get(name, {}), value) if isinstance(value, dict) else value
+    return {name: value for name, value in merged.items() if value is not None}
 
 
 def item_problems(items: Sequence[ItemSpec]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, get_args
 
 from mulligan.policies.loops.budget import Resource, SharedScope
@@ -18,6 +19,7 @@ ItemState = Literal[
 ]
 LOOP_STATES: tuple[LoopState, ...] = get_args(LoopState)
 ITEM_STATES: tuple[ItemState, ...] = get_args(ItemState)
+_ITEM_STATES: dict[str, ItemState] = {state: state for state in ITEM_STATES}
 #: The states in which the planner decides what follows.
 PLANNED: frozenset[LoopState] = frozenset({"running", "blocked", "completed"})
 DONE: frozenset[ItemState] = frozenset({"passed", "skipped"})
@@ -25,8 +27,13 @@ GAVE_UP: frozenset[ItemState] = frozenset({"failed", "quarantined"})
 #: Who paused a loop.
 PausedBy = Literal["", "person", "budget"]
 
-#: Characters of a reason in an item's record, which has at most 200 bytes.
-_LONGEST_REASON = 60
+#: Bytes of a reason in an item's record, which has at most 200: the longest id and what it did.
+_LONGEST_REASON = 100
+
+
+def short_reason(reason: str) -> str:
+    """Return a reason as an item's record keeps it."""
+    return reason.encode()[:_LONGEST_REASON].decode(errors="ignore")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +50,17 @@ class ItemRecord:
     reason: str = ""
 
     def __str__(self) -> str:
-        reason = self.reason.replace("|", "/")[:_LONGEST_REASON]
-        return f"{self.state}|{self.since * 1000:.0f}|{self.runs}|{self.job_id}|{reason}"
+        return f"{self.state}|{self.since * 1000:.0f}|{self.runs}|{self.job_id}|{self.reason}"
 
     @classmethod
     def parse(cls, text: str) -> ItemRecord:
         """Read a record. Raises ValueError if it is damaged."""
-        state, since, runs, job_id, reason = text.split("|", 4)
-        known = next((each for each in ITEM_STATES if each == state), None)
-        if known is None:
-            raise ValueError(f"{state!r} is not a state of an item")
+        name, since, runs, job_id, reason = text.split("|", 4)
+        state = _ITEM_STATES.get(name)
+        if state is None:
+            raise ValueError(f"{name!r} is not a state of an item")
         return cls(
-            state=known, since=float(since) / 1000, runs=int(runs), job_id=job_id, reason=reason
+            state=state, since=float(since) / 1000, runs=int(runs), job_id=job_id, reason=reason
         )
 
     def started(self, job_id: str, *, now: float) -> ItemRecord:
@@ -62,7 +68,11 @@ class ItemRecord:
         return ItemRecord(state="running", since=now, runs=self.runs + 1, job_id=job_id)
 
     def moved(self, state: ItemState, *, now: float, reason: str = "") -> ItemRecord:
-        return replace(self, state=state, since=now, reason=reason)
+        return replace(self, state=state, since=now, reason=short_reason(reason))
+
+
+#: Of an item that the ledger does not know yet.
+_NEW = ItemRecord()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +119,15 @@ class LoopSnapshot:
     def config(self) -> LoopConfig:
         return self.loop.config
 
+    @cached_property
+    def _by_id(self) -> Mapping[str, ItemSpec]:
+        return {spec.id: spec for spec in self.specs}
+
     def spec(self, item: str) -> ItemSpec | None:
-        return next((each for each in self.specs if each.id == item), None)
+        return self._by_id.get(item)
 
     def record(self, item: str) -> ItemRecord:
-        return self.items.get(item, ItemRecord())
+        return self.items.get(item, _NEW)
 
     def count(self, *states: ItemState) -> int:
         return sum(self.record(spec.id).state in states for spec in self.specs)

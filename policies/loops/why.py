@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from mulligan.policies.figures.format import duration
+from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.loops.admission import Demand
 from mulligan.policies.loops.budget import BudgetState, Resource, SharedScope, breaches
-from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemRecord, LoopSnapshot
-from mulligan.policies.loops.plan import WORDS
+from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemState, LoopSnapshot
+from mulligan.policies.loops.plan import WORDS, satisfied, stuck_items, used_up
 
 #: What holds an item or a loop back; ``runs`` and ``done`` if nothing does.
 Cause = Literal[
@@ -24,6 +24,7 @@ Cause = Literal[
     "failure",
     "not_started",
     "planning",
+    "worker",
     "runs",
     "done",
 ]
@@ -36,6 +37,12 @@ class Reason:
     cause: Cause
     text: str
     command: str | None = None
+
+
+_NOT_PLANNED = Reason(cause="planning", text="the planner has not seen the last change yet")
+_BEFORE_READY: frozenset[ItemState] = frozenset({"pending", "blocked"})
+#: Of several items that one waits for, which to name: what gave up, what is blocked, the first.
+_URGENCY: dict[ItemState, int] = {"failed": 0, "quarantined": 0, "blocked": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,87 +59,106 @@ class Surroundings:
 
 @dataclass(frozen=True, kw_only=True)
 class JobWaits:
-    """What the job of a running item waits for; empty if a worker runs it or takes it next."""
+    """What the job of a running item waits for; empty if it runs."""
 
     waiting_for: str = ""
     behind: str = ""
     #: The rest of the sentence "waits for …".
     words: str = ""
     worker: str = ""
+    #: Whether it waits for a provider that a person can resume.
+    closed: bool = False
 
 
 def why_item(
     snapshot: LoopSnapshot, item: str, around: Surroundings, job: JobWaits, now: float
 ) -> Reason:
-    """Say why an item does not run, or that it does."""
-    record, name = snapshot.record(item), snapshot.loop.name
-    if record.state in DONE:
-        return Reason(cause="done", text=f"{item} {WORDS[record.state]}{_because(record)}")
-    if record.state in GAVE_UP:
-        cause: Cause = "quarantine" if record.state == "quarantined" else "failure"
-        text = f"{item} {WORDS[record.state]} ({record.reason}, {duration(now - record.since)} ago)"
-        return Reason(cause=cause, text=text, command=f"mulligan loops reset {name} {item}")
-    if record.state in ("pending", "blocked"):
-        return _why_pending(snapshot, item, now)
-    if (held := _why_held(snapshot, around, now)) is not None:
-        return Reason(cause=held.cause, text=f"{item} waits: {held.text}", command=held.command)
-    if record.state == "running":
-        return _why_running(snapshot, item, around, job)
-    waits = _why_no_slot(snapshot, around)
-    return Reason(cause=waits.cause, text=f"{item} waits: {waits.text}", command=waits.command)
+    """Say why an item does not run, or that it does.
+
+    ``job``: of the item that this one waits for in the end, which may be itself: see `root_of`.
+    """
+    root = root_of(snapshot, item)
+    reason = _why_root(snapshot, root, around, job, now)
+    if root == item:
+        return reason
+    text = f"{item} waits: dependency {reason.text}"
+    return Reason(cause="dependency", text=text, command=reason.command)
 
 
-def why_loop(snapshot: LoopSnapshot, around: Surroundings, now: float) -> Reason:
-    """Say why a loop does not run, or that it does."""
-    loop = snapshot.loop
+def why_loop(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits, now: float) -> Reason:
+    """Say why a loop does not run, or that it does. ``job``: of its `running_item`."""
     if (held := _why_held(snapshot, around, now)) is not None:
         return held
-    match loop.state:
-        case "completed":
-            return Reason(cause="done", text="every item passed or was skipped")
-        case "blocked":
-            stuck = next(
-                (s.id for s in snapshot.specs if snapshot.record(s.id).state in GAVE_UP), ""
-            )
-            return Reason(
-                cause="failure",
-                text=f"nothing can go on: {loop.reason}",
-                command=f"mulligan loops reset {loop.name} {stuck}" if stuck else None,
-            )
+    if snapshot.loop.state == "completed":
+        return Reason(cause="done", text="every item passed or was skipped")
+    if snapshot.loop.state == "blocked" and (stuck := stuck_items(snapshot)):
+        reason = why_item(snapshot, stuck[0], around, job, now)
+        return Reason(
+            cause=reason.cause, text=f"nothing can go on: {reason.text}", command=reason.command
+        )
     if around.live_of_loop:
-        return Reason(cause="runs", text=f"{around.live_of_loop} of its items run")
+        verb = "runs" if around.live_of_loop == 1 else "run"
+        return Reason(cause="runs", text=f"{counted(around.live_of_loop, 'item')} {verb}")
     if snapshot.count("ready"):
         return _why_no_slot(snapshot, around)
-    return Reason(cause="runs", text="its items wait for something: ask about each of them")
+    if (item := running_item(snapshot)) is not None:
+        return why_item(snapshot, item, around, job, now)
+    return _NOT_PLANNED
 
 
-def _because(record: ItemRecord) -> str:
-    return f" ({record.reason})" if record.reason else ""
+def running_item(snapshot: LoopSnapshot) -> str | None:
+    """Return the first item with a job that has not ended."""
+    return next((s.id for s in snapshot.specs if snapshot.record(s.id).state == "running"), None)
 
 
-def _why_pending(snapshot: LoopSnapshot, item: str, now: float) -> Reason:
-    """Name the item at the root of the chain that this one waits for."""
-    name, root = snapshot.loop.name, item
-    while (spec := snapshot.spec(root)) is not None:
-        waits = [each for each in spec.depends_on if snapshot.record(each).state not in DONE]
-        if not waits or snapshot.record(root).state not in ("pending", "blocked"):
+def root_of(snapshot: LoopSnapshot, item: str) -> str:
+    """Return the item that this one waits for in the end; itself if it waits for no other.
+
+    An item with a dependency that does not exist waits for itself: only it can be changed.
+    """
+    while snapshot.record(item).state in _BEFORE_READY:
+        waits = _waits_for(snapshot, item)
+        if not waits or any(snapshot.spec(each) is None for each in waits):
             break
         # What gave up first, because only a person changes it. There are no cycles.
-        root = min(waits, key=lambda each: snapshot.record(each).state not in GAVE_UP)
-    if snapshot.spec(root) is None:
-        text = f"{item} waits: dependency {root} does not exist"
-        return Reason(cause="dependency", text=text, command=f"mulligan loops skip {name} {item}")
-    record = snapshot.record(root)
-    if root == item:
-        text = f"{item} waits: the planner has not seen its last change yet"
-        return Reason(cause="planning", text=text)
-    state = WORDS[record.state]
+        item = min(waits, key=lambda each: _URGENCY.get(snapshot.record(each).state, 2))
+    return item
+
+
+def _waits_for(snapshot: LoopSnapshot, item: str) -> list[str]:
+    spec, on_blocked = snapshot.spec(item), snapshot.config.on_blocked
+    dependencies = spec.depends_on if spec else ()
+    return [each for each in dependencies if not satisfied(snapshot.record(each), on_blocked)]
+
+
+def _why_root(
+    snapshot: LoopSnapshot, item: str, around: Surroundings, job: JobWaits, now: float
+) -> Reason:
+    """Say why an item does not run that waits for no other one."""
+    record, name = snapshot.record(item), snapshot.loop.name
+    words = f"{item} {WORDS[record.state]}"
+    if record.state in DONE:
+        return Reason(cause="done", text=f"{words} ({record.reason})" if record.reason else words)
     if record.state in GAVE_UP:
-        since = f"{duration(now - record.since)} ago"
-        text = f"{item} waits: dependency {root} {state} ({record.reason}, {since})"
-        return Reason(cause="dependency", text=text, command=f"mulligan loops reset {name} {root}")
-    text = f"{item} waits: dependency {root} {state}"
-    return Reason(cause="dependency", text=text, command=f"mulligan loops why {name} {root}")
+        cause: Cause = "quarantine" if record.state == "quarantined" else "failure"
+        ago = f"{duration(now - record.since)} ago"
+        text = f"{words} ({', '.join(filter(None, (record.reason, ago)))})"
+        return Reason(cause=cause, text=text, command=f"mulligan loops reset {name} {item}")
+    missing = [each for each in _waits_for(snapshot, item) if snapshot.spec(each) is None]
+    if missing and record.state in _BEFORE_READY:
+        text = f"{item} waits: dependency {missing[0]} does not exist"
+        return Reason(cause="dependency", text=text, command=f"mulligan loops skip {name} {item}")
+    if record.state == "running" and not job.waiting_for:
+        return Reason(
+            cause="runs", text=f"{item} runs" + (f" on {job.worker}" if job.worker else "")
+        )
+    waits = _why_held(snapshot, around, now)
+    if waits is None and record.state == "running":
+        waits = _why_parked(snapshot, around, job)
+    if waits is None:
+        waits = _NOT_PLANNED if record.state in _BEFORE_READY else _why_no_slot(snapshot, around)
+    colon = " " if waits.text.startswith("for ") else ": "
+    return Reason(cause=waits.cause, text=f"{item} waits{colon}{waits.text}", command=waits.command)
 
 
 def _why_held(snapshot: LoopSnapshot, around: Surroundings, now: float) -> Reason | None:
@@ -143,88 +169,110 @@ def _why_held(snapshot: LoopSnapshot, around: Surroundings, now: float) -> Reaso
         return Reason(cause="not_started", text=text, command=f"mulligan loops start {loop.name}")
     if loop.state != "paused":
         return None
-    if loop.paused_by == "budget":
-        broken = breaches(loop.config.budget, snapshot.used)
-        command = _raise_budget(loop.name, around.budget, *broken[0]) if broken else None
-        return Reason(cause="budget", text=loop.reason, command=command)
     text = f"the loop was paused {duration(now - loop.since)} ago"
-    return Reason(cause="pause", text=text, command=f"mulligan loops resume {loop.name}")
+    broken = breaches(loop.config.budget, snapshot.used)
+    if not broken:
+        if loop.paused_by == "budget":
+            return _NOT_PLANNED
+        return Reason(cause="pause", text=text, command=f"mulligan loops resume {loop.name}")
+    scope, resource = broken[0]
+    over = used_up(scope, resource) + (" until 00:00 UTC" if scope == "day" else "")
+    return Reason(
+        cause="budget",
+        text=over if loop.paused_by == "budget" else f"{text}, and {over}",
+        command=_raise_budget(snapshot, around, scope, resource),
+    )
 
 
-def _raise_budget(name: str, budget: BudgetState, scope: SharedScope, resource: Resource) -> str:
-    limit = budget.limits.get((scope, resource), 0.0)
-    more = max(limit, budget.used.get((scope, resource), 0.0)) * 2
-    return f"mulligan loops set {name} --budget {scope}.{resource}={more:g}"
-
-
-def _why_running(snapshot: LoopSnapshot, item: str, around: Surroundings, job: JobWaits) -> Reason:
-    name = snapshot.loop.name
-    kind, _, of = job.behind.partition(":")
+def _why_parked(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits) -> Reason:
+    """Say what an item waits for that has begun: its job says what it is."""
+    kind, _, _ = job.behind.partition(":")
+    text = f"for {job.words}"
     match kind:
         case "slot":
-            waits = _why_no_slot(snapshot, around)
-            text = f"{item} waits: {waits.text}"
-            return Reason(cause=waits.cause, text=text, command=waits.command)
+            return _why_no_slot(snapshot, around)
         case "budget":
-            return _why_reserved(snapshot, item, around)
-        case "provider":
-            command = f"mulligan queue resume provider:{of}"
-            return Reason(cause="provider", text=f"{item} waits for {job.words}", command=command)
+            return _why_no_budget(snapshot, around) or Reason(cause="budget", text=text)
         case "queue" | "task_type":
-            command = f"mulligan queue resume {job.behind}"
-            return Reason(cause="pause", text=f"{item} waits for {job.words}", command=command)
+            return Reason(cause="pause", text=text, command=f"mulligan queue resume {job.behind}")
+        case "provider":
+            command = f"mulligan queue resume {job.behind}" if job.closed else None
+            return Reason(cause="provider", text=text, command=command)
         case "quota":
-            return Reason(cause="budget", text=f"{item} waits for {job.words}")
-    where = f" on {job.worker}" if job.worker else ""
-    if job.words:
-        return Reason(cause="runs", text=f"{item} waits for {job.words}")
-    return Reason(cause="runs", text=f"{item} runs{where}", command=f"mulligan loops show {name}")
-
-
-def _why_reserved(snapshot: LoopSnapshot, item: str, around: Surroundings) -> Reason:
-    budget, name = around.budget, snapshot.loop.name
-    for scope, resource in budget.limits:
-        limit, used = budget.limits[scope, resource], budget.used.get((scope, resource), 0.0)
-        reserved = budget.reserved.get(resource, 0.0)
-        left = limit - used - reserved
-        if left <= 0 or left < budget.caps.get(resource, 0.0):
-            text = (
-                f"{item} waits: of the {scope} budget of {limit:g} {resource},"
-                f" {used:g} are used and {reserved:g} are reserved by running attempts"
-            )
-            command = _raise_budget(name, budget, scope, resource)
-            return Reason(cause="budget", text=text, command=command)
-    return Reason(cause="budget", text=f"{item} waits for the budget of its loop")
+            return Reason(cause="budget", text=text)
+    return Reason(cause="worker" if job.waiting_for in ("worker", "version") else "runs", text=text)
 
 
 def _why_no_slot(snapshot: LoopSnapshot, around: Surroundings) -> Reason:
     """Say why a loop with something to do gets no slot."""
     config, name = snapshot.config, snapshot.loop.name
-    affordable = around.budget.room(around.live_of_loop)
-    if affordable is not None and affordable <= 0:
-        reserved = _why_reserved(snapshot, "", around)
-        text = reserved.text.removeprefix(" waits: ").removeprefix(" waits for ")
-        return Reason(cause="budget", text=text, command=reserved.command)
     if around.live_of_loop >= config.concurrency:
         return Reason(
             cause="slot",
             text=f"{around.live_of_loop} of {config.concurrency} items of this loop run",
             command=f"mulligan loops set {name} --concurrency {config.concurrency + 1}",
         )
+    if (budget := _why_no_budget(snapshot, around)) is not None:
+        return budget
     if around.live < around.slots:
-        return Reason(cause="planning", text="the planner has not seen its last change yet")
-    first = min(around.others, key=lambda each: each.priority, default=None)
+        return _NOT_PLANNED
     taken = f"{around.live} of {around.slots} slots of all loops are taken"
-    if first is not None and first.priority < config.priority:
+    more_slots = f"mulligan loops slots {around.slots + 1}"
+    first = min(around.others, key=lambda each: each.priority, default=None)
+    if first is None or first.priority > config.priority:
+        return Reason(cause="slot", text=taken, command=more_slots)
+    before = max(1, first.priority - 1)
+    return Reason(
+        cause="fairness",
+        text=f"{taken}, and {first.loop} with priority {first.priority} goes first"
+        if first.priority < config.priority
+        else f"{taken}, and {first.loop} with the same priority shares them",
+        command=f"mulligan loops set {name} --priority {before}"
+        if before < config.priority
+        else more_slots,
+    )
+
+
+def _why_no_budget(snapshot: LoopSnapshot, around: Surroundings) -> Reason | None:
+    """Say which limit has too little left for another attempt, if one has."""
+    budget, name = around.budget, snapshot.loop.name
+    for (scope, resource), limit in budget.limits.items():
+        alone = replace(budget, limits={(scope, resource): limit})
+        if alone.room(around.live_of_loop):
+            continue
+        used, reserved = budget.used.get((scope, resource), 0.0), budget.reserved.get(resource, 0.0)
+        if resource not in budget.caps and used < limit:
+            return Reason(
+                cause="budget",
+                text=f"attempts have no cap of {resource}, so that they run one at a time"
+                f" within the {scope} budget",
+                command=f"mulligan loops set {name}"
+                f" --budget attempt.{resource}={_amount((limit - used) / 2, resource)}",
+            )
         return Reason(
-            cause="fairness",
-            text=f"{taken}, and {first.loop} with priority {first.priority} goes first",
-            command=f"mulligan loops set {name} --priority {first.priority}",
+            cause="budget",
+            text=f"the {scope} budget of {resource} has too little left: of"
+            f" {_amount(limit)}, {_amount(used)} are used and {_amount(reserved)} are reserved"
+            " by running attempts",
+            command=_raise_budget(snapshot, around, scope, resource),
         )
-    if first is not None and first.priority == config.priority:
-        return Reason(
-            cause="fairness",
-            text=f"{taken}, and {first.loop} with the same priority shares them",
-            command=f"mulligan loops set {name} --priority {max(1, config.priority - 1)}",
-        )
-    return Reason(cause="slot", text=taken, command=f"mulligan loops slots {around.slots + 1}")
+    return None
+
+
+def _raise_budget(
+    snapshot: LoopSnapshot, around: Surroundings, scope: SharedScope, resource: Resource
+) -> str:
+    """Return the command that makes room for one more attempt, and for as much again."""
+    budget, limit = around.budget, snapshot.config.budget.shared()[scope, resource]
+    used, cap = budget.used.get((scope, resource), 0.0), budget.caps.get(resource, 0.0)
+    unclaimed = max(0, around.live_of_loop - budget.reservations)
+    needed = used + budget.reserved.get(resource, 0.0) + cap * (unclaimed + 1)
+    more = _amount(max(2 * limit, 2 * used, needed), resource)
+    return f"mulligan loops set {snapshot.loop.name} --budget {scope}.{resource}={more}"
+
+
+def _amount(value: float, resource: Resource | None = None) -> str:
+    """Return an amount in full, as commands accept it. Tokens are whole."""
+    if resource == "tokens":
+        value = max(1, int(value))
+    return f"{value:.6f}".rstrip("0").rstrip(".")

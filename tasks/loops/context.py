@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from mulligan.policies.jobs.breaker import Breaker
 from mulligan.policies.jobs.job import RunnerSpec
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.ledger import Ledger, Publication
@@ -22,6 +23,8 @@ class LoopContext:
     slots: Callable[[], int]
     #: Returns the highest price of one token of a runner; None if it has no price.
     price: Callable[[RunnerSpec], float | None]
+    #: Returns the state of a provider; None if it is not known.
+    provider: Callable[[str], Breaker | None] = lambda _: None
     #: The label that names a job's tenant.
     tenant_label: str = "tenant"
     #: Called at named steps, where crash tests kill a process.

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from mulligan.policies.figures.waiting_words import waiting_words
 from mulligan.policies.loops.loop import ItemRecord, LoopSnapshot
 from mulligan.policies.loops.spec import ItemSpec
-from mulligan.policies.loops.why import JobWaits, Reason, Surroundings, why_item, why_loop
+from mulligan.policies.loops.why import (
+    JobWaits,
+    Reason,
+    Surroundings,
+    root_of,
+    running_item,
+    why_item,
+    why_loop,
+)
 from mulligan.tasks.loops.change import no_such_loop
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.errors import BadInput
@@ -20,6 +29,8 @@ class LoopView:
     reading: LoopReading
     #: The slots of all loops.
     slots: int
+    #: Whether the reader sees only a tenant's loops: the state of providers is not for everyone.
+    of_tenant: bool = False
 
     @property
     def snapshot(self) -> LoopSnapshot:
@@ -60,7 +71,7 @@ def view_loop(context: LoopContext, name: str, *, tenant: str | None = None) -> 
     if tenant is not None:
         reading = _without_others(reading)
     slots = context.slots() if reading.fleet.slots is None else reading.fleet.slots
-    return LoopView(reading=reading, slots=slots)
+    return LoopView(reading=reading, slots=slots, of_tenant=tenant is not None)
 
 
 def _without_others(reading: LoopReading) -> LoopReading:
@@ -93,14 +104,18 @@ def view_item(context: LoopContext, name: str, item: str, *, tenant: str | None 
     spec, record = view.snapshot.spec(item), view.snapshot.record(item)
     if spec is None:
         raise NoSuchItem.at("item", f"the loop {name!r} has no item {item!r}", "unknown_name")
-    job = context.ledger.job(record.job_id) if record.job_id else None
-    why = why_item_of(view, item, context.ledger.now(), job)
+    root, job = root_of(view.snapshot, item), _job(context, view, item)
+    waits = _waits(context, view, root, job if root == item else _job(context, view, root))
+    why = why_item_of(view, item, context.ledger.now(), waits)
     return ItemView(spec=spec, record=record, job=job, why=why)
 
 
-def why_item_of(view: LoopView, item: str, now: float, job: JobView | None = None) -> Reason:
-    """Say why an item of a loop that was read does not run. ``job``: of its last run."""
-    return why_item(view.snapshot, item, view.surroundings, _waits(view, item, job), now)
+def why_item_of(view: LoopView, item: str, now: float, waits: JobWaits | None = None) -> Reason:
+    """Say why an item of a loop that was read does not run.
+
+    ``waits``: what the job waits for that it depends on; without it, that job seems to run.
+    """
+    return why_item(view.snapshot, item, view.surroundings, waits or JobWaits(), now)
 
 
 def why(
@@ -114,16 +129,33 @@ def why(
 
 def why_of(context: LoopContext, view: LoopView) -> Reason:
     """Say why a loop that was read does not run."""
-    return why_loop(view.snapshot, view.surroundings, context.ledger.now())
+    running = running_item(view.snapshot) or ""
+    waits = _waits(context, view, running, _job(context, view, running))
+    return why_loop(view.snapshot, view.surroundings, waits, context.ledger.now())
 
 
-def _waits(view: LoopView, item: str, job: JobView | None) -> JobWaits:
-    worker = next((each.worker for each in view.holders if each.item == item), "")
+def _job(context: LoopContext, view: LoopView, item: str) -> JobView | None:
+    job_id = view.snapshot.record(item).job_id
+    return context.ledger.job(job_id) if job_id else None
+
+
+def _waits(context: LoopContext, view: LoopView, item: str, job: JobView | None) -> JobWaits:
+    if job is not None and job.state == "queued":
+        return JobWaits(waiting_for="worker", words="a worker")
     if job is None or job.state != "waiting":
+        worker = next((each.worker for each in view.holders if each.item == item), "")
         return JobWaits(worker=worker)
-    return JobWaits(
-        waiting_for=job.waiting_for or "",
+    waits = JobWaits(
+        waiting_for=job.waiting_for or "worker",
         behind=job.waiting_behind or "",
-        words=job.waits_for or "",
-        worker=worker,
+        words=job.waits_for or "a worker",
+        closed=job.waiting_for in ("pause", "breaker"),
     )
+    kind, _, name = waits.behind.partition(":")
+    if kind != "provider" or waits.waiting_for == "pause" or view.of_tenant:
+        return waits
+    if (provider := context.provider(name)) is None:
+        return waits
+    now = context.ledger.now()
+    words = waiting_words(waits.waiting_for, waits.behind, provider=provider, now=now)
+    return replace(waits, words=words, closed=provider.until > now)

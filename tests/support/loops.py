@@ -61,6 +61,7 @@ class LoopScenario:
             publish=self.published.extend,
             slots=lambda: self.slots,
             price=lambda _: self.price,
+            provider=lambda name: self.scenario.ledger.breakers.all().get(name),
         )
 
     def create(self, *items: dict[str, Any], name: str = "alpha", **config: Any) -> str:

@@ -282,7 +282,7 @@ def test_moves_that_are_not_possible_say_what_is(client: TestClient) -> None:
     create(client)
     refused = client.post("/api/loops/alpha/pause")
     assert error_of(refused) == (409, "conflict")
-    message = "cannot pause a loop that is created: start it first"
+    message = "cannot pause a loop that is created: it does not run"
     assert refused.json()["error"]["message"] == message
     for verb, status in [
         ("start", "running"),

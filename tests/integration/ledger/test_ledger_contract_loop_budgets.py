@@ -121,6 +121,27 @@ def test_an_entry_that_waited_for_the_budget_is_released_once_it_fits(loops: Loo
     assert sorted(view.state for view in waiting) == ["queued", "waiting"]
 
 
+def test_raising_a_budget_releases_what_waited_for_it(loops: LoopScenario) -> None:
+    limit(loops, 3, attempt={"tokens": 100}, loop={"tokens": 150})
+    loops.claim("i0")
+    for name in ("i1", "i2"):
+        assert loops.refusal(name).reason == "over_quota"
+    change.configure(loops.context, "alpha", {"budget": {"loop": {"tokens": 250}}}, ADA)
+    assert sorted(loops.admitted()) == ["i1"]
+    loops.claim("i1")
+    assert loops.refusal("i2").reason == "over_quota"
+
+
+def test_reservations_of_different_sizes_add_up(loops: LoopScenario) -> None:
+    limit(loops, 4, attempt={"tokens": 100}, loop={"tokens": 230})
+    loops.claim("i0")
+    change.configure(loops.context, "alpha", {"budget": {"attempt": {"tokens": 50}}}, ADA)
+    assert loops.claim("i1").allowance == {"tokens": 50}
+    assert loops.claim("i2").allowance == {"tokens": 50}
+    assert loops.read().budget.reserved == {"tokens": 200}
+    assert loops.refusal("i3").reason == "over_quota"  # 30 are left
+
+
 def test_unknown_usage_counts_as_the_whole_reservation(loops: LoopScenario) -> None:
     limit(loops, 1, attempt={"tokens": 100}, loop={"tokens": 1000})
     loops.passes("i0", tokens=None)

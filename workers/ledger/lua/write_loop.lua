@@ -84,6 +84,7 @@ local function apply(loop, change)
     redis.call('DEL', loop_key(loop, 'limits'))
     for name, limit in pairs(change.limits) do redis.call('HSET', loop_key(loop, 'limits'), name, limit) end
     warn_of_budget(loop)
+    if has_parked('budget:' .. loop) then release_behind('budget:' .. loop, AT_ONCE) end
   end
   if given(change.spec) then redis.call('SET', loop_key(loop, 'spec'), change.spec) end
   for _, id in ipairs(change.cancel) do cancel_run(id, change.note) end
