@@ -16,7 +16,7 @@ from support.cli_process import Shell
 from support.fleet import Fleet, running_fleet
 from support.jobs import GOOD, WRONG_TYPE, answer, scripted
 from support.ledger_scenario import Scenario, ScenarioMaker
-from support.loops import LoopScenario, item
+from support.loops import ADA, LoopScenario, item
 from support.provider_calls import ask, fail_call, open_breaker, start_call
 from support.settlements import escalates, succeeds
 from support.waiting import wait_for
@@ -564,7 +564,7 @@ def test_every_change_of_a_loop_is_sent(new_alerts: AlertsMaker, receiver: Recei
     loops.passes("one")
     loops.plan()
     loops.move("stop")
-    delete(loops.context, "alpha", by="ada")
+    delete(loops.context, "alpha", ADA)
     assert alerts.tick() == len(receiver.bodies) == 7
     sent = sorted(receiver.bodies, key=lambda body: int(body["id"].rpartition("-")[2]))
     assert [body["state"] for body in sent] == [
