@@ -31,11 +31,11 @@ from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.plan import run_plan
-from mulligan.tasks.ports.ledger import Caller, Claim, Entry
+from mulligan.tasks.ports.ledger import Claim, Entry, Requester
 from mulligan.workers.services import Services
 
 console = Console(width=110)
-_CALLER = Caller(by="benchmark")
+_CALLER = Requester(by="benchmark")
 #: An item depends on three of the ten before it, so that ten can run at once.
 _WIDTH = 10
 

@@ -103,7 +103,7 @@ class Why(ToolCall):
         return read(loop_path(self.loop, "why"), test=self.item)
 
 
-class LoopLog(ToolCall):
+class ReadLoopLog(ToolCall):
     """List what happened to a loop, newest first: who changed it, and why items got their slots."""
 
     loop: Loop
@@ -333,7 +333,7 @@ TOOLS: dict[str, type[ToolCall]] = {
     "configure_loop": ConfigureLoop,
     "delete_loop": DeleteLoop,
     "loop_health": LoopHealth,
-    "loop_log": LoopLog,
+    "loop_log": ReadLoopLog,
     "why": Why,
     "list_items": ListItems,
     "get_item": GetItem,

@@ -23,7 +23,7 @@ class ProviderLimits(Value):
         )
 
 
-class RateLimit(Value):
+class Allowance(Value):
     """What the headers of an answer say about an allowance of requests or tokens."""
 
     #: What is left after the answer.
@@ -37,8 +37,8 @@ class RateLimit(Value):
 class RateLimits(Value):
     """What an answer says about its provider's limits. None is unknown."""
 
-    requests: RateLimit | None = None
-    tokens: RateLimit | None = None
+    requests: Allowance | None = None
+    tokens: Allowance | None = None
 
 
 def _smaller(first: int | None, second: int | None) -> int | None:

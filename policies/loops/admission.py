@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class WaitingItem:
     """An item that waits for a slot."""
 
     item: str
@@ -37,7 +37,7 @@ class Demand:
     share: float = 0.0
     #: How many more of its items may run.
     room: int = 1
-    candidates: Sequence[Candidate] = ()
+    candidates: Sequence[WaitingItem] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Admitted:
     """One item that gets a slot, and why it was its turn."""
 
     loop: str
-    candidate: Candidate
+    candidate: WaitingItem
     because: str
 
 

@@ -26,7 +26,7 @@ from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.validation_errors import problem_of
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, refuse
-from mulligan.tasks.ports.ledger import Caller, LoopReading, LoopWrite, Written
+from mulligan.tasks.ports.ledger import LoopReading, LoopWrite, Requester, Written
 
 #: Tries of one change while others write.
 _TRIES = 20
@@ -138,18 +138,18 @@ def _complete(context: LoopContext, config: LoopConfig, item: ItemSpec) -> ItemS
     return item.model_copy(update={"verifiers": verifiers, "workspace": workspace})
 
 
-def move(context: LoopContext, name: str, verb: Verb, caller: Caller) -> LoopReading:
+def move(context: LoopContext, name: str, verb: Verb, caller: Requester) -> LoopReading:
     """Start, stop, pause or resume a loop."""
     return _change(context, name, caller, lambda found, now: move_loop(found, verb, now=now))
 
 
-def reset(context: LoopContext, name: str, item: str, caller: Caller) -> LoopReading:
+def reset(context: LoopContext, name: str, item: str, caller: Requester) -> LoopReading:
     """Run an item again in a new context."""
     return _change(context, name, caller, lambda found, now: reset_item(found, item, now=now))
 
 
 def skip(
-    context: LoopContext, name: str, item: str, caller: Caller, *, reason: str = ""
+    context: LoopContext, name: str, item: str, caller: Requester, *, reason: str = ""
 ) -> LoopReading:
     """Leave an item out."""
     return _change(
@@ -158,7 +158,7 @@ def skip(
 
 
 def inject(
-    context: LoopContext, name: str, items: Sequence[ItemSpec], caller: Caller
+    context: LoopContext, name: str, items: Sequence[ItemSpec], caller: Requester
 ) -> LoopReading:
     """Add items to a loop, also to one that is running or completed."""
 
@@ -176,7 +176,7 @@ def inject(
 
 
 def configure(
-    context: LoopContext, name: str, values: dict[str, Any], caller: Caller
+    context: LoopContext, name: str, values: dict[str, Any], caller: Requester
 ) -> LoopReading:
     """Change a loop's configuration. Raising a cap resumes a loop that had used it up."""
     fixed = sorted(values.keys() - CHANGEABLE)
@@ -202,7 +202,7 @@ def set_slots(context: LoopContext, slots: int | None) -> None:
     context.publish(context.ledger.set_loop_slots(slots))
 
 
-def delete(context: LoopContext, name: str, caller: Caller) -> None:
+def delete(context: LoopContext, name: str, caller: Requester) -> None:
     """Forget a loop that does nothing. The jobs of its items are kept like others.
 
     Repeated by its caller with the same idempotency key, it has been done.
@@ -218,7 +218,7 @@ def delete(context: LoopContext, name: str, caller: Caller) -> None:
 def _change(
     context: LoopContext,
     name: str,
-    caller: Caller,
+    caller: Requester,
     decide: Callable[[LoopSnapshot, float], LoopChange],
 ) -> LoopReading:
     """Decide and write, again if something changes in between. Return the loop before it."""

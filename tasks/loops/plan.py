@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from mulligan.policies.loops.admission import Admission, Admitted, Candidate, Demand, admit
+from mulligan.policies.loops.admission import Admission, Admitted, Demand, WaitingItem, admit
 from mulligan.policies.loops.budget import breaches
 from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
 from mulligan.policies.loops.plan import plan_loop
@@ -85,7 +85,7 @@ def _own_demand(reading: LoopReading, change: LoopChange) -> Iterator[Demand]:
     begun = [each for each in known.candidates if each.job_id] if known else []
     records = {**snapshot.items, **change.items}
     ready = [
-        Candidate(item=spec.id, priority=spec.priority, since=records[spec.id].since)
+        WaitingItem(item=spec.id, priority=spec.priority, since=records[spec.id].since)
         for spec in snapshot.specs
         if spec.id in records and records[spec.id].state == "ready"
     ]

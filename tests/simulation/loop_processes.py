@@ -11,7 +11,7 @@ from mulligan.tasks.loops import change
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.plan import run_plan
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
-from mulligan.tasks.ports.ledger import Caller, Entry
+from mulligan.tasks.ports.ledger import Entry, Requester
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from simulation.scheduler import Crashed, Process
 from simulation.world import PRODUCER_PATIENCE
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: The queues of the workers that run items: those of agents and, as fallbacks, the others.
 ITEM_QUEUES = ("agent.repair", "repair", "agent", "attempt", "verify")
-_ADA = Caller(by="ada")
+_ADA = Requester(by="ada")
 
 
 class LoopFleet:
@@ -115,7 +115,7 @@ class LoopFleet:
     def reset(self, loop: str, item: str) -> None:
         """Reset an item with an idempotency key, twice: the second time has no effect."""
         self._keys += 1
-        caller = Caller(by="ada", key=f"key{self._keys}", digest=f"reset {item}")
+        caller = Requester(by="ada", key=f"key{self._keys}", digest=f"reset {item}")
 
         def act(context: LoopContext) -> None:
             for _ in range(2):

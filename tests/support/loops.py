@@ -13,19 +13,19 @@ from mulligan.tasks.loops import change
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.plan import Planned, run_plan
 from mulligan.tasks.ports.ledger import (
-    Caller,
     Claim,
     ClaimRefused,
     Entry,
     LoopReading,
     Publication,
+    Requester,
     Settlement,
 )
 from support.jobs import answer
 from support.ledger_scenario import Scenario, intake_of
 from support.settlements import escalates, succeeds
 
-ADA = Caller(by="ada")
+ADA = Requester(by="ada")
 
 
 def item(name: str, *depends_on: str, **fields: Any) -> dict[str, Any]:

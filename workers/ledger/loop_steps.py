@@ -14,12 +14,12 @@ from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, Loo
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument, is_loop_name
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import (
-    Caller,
     ItemRun,
     LoopNote,
     LoopReading,
     LoopWrite,
     Publication,
+    Requester,
     Submission,
     WriteRefused,
     Written,
@@ -135,14 +135,14 @@ class LoopSteps(AcceptSteps):
             return Written(status="seen")
         return Written(publish=rows.publications(answer[1]))
 
-    def change_made(self, name: str, caller: Caller) -> Literal["seen", "conflict"] | None:
+    def change_made(self, name: str, caller: Requester) -> Literal["seen", "conflict"] | None:
         if caller.key is None:
             return None
         sha = digest({"key": caller.key})
         found = self.calls.run("GET", keys.loop_change(self._loops_prefix, name, sha))
         return None if found is None else "seen" if found == caller.digest else "conflict"
 
-    def delete_loop(self, name: str, caller: Caller) -> Literal["deleted", "gone", "held"]:
+    def delete_loop(self, name: str, caller: Requester) -> Literal["deleted", "gone", "held"]:
         if not is_loop_name(name):
             return "gone"
         answer: Literal["deleted", "gone", "held"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from mulligan.policies.jobs.provider_limits import RateLimit, RateLimits
+from mulligan.policies.jobs.provider_limits import Allowance, RateLimits
 
 #: A used-up allowance is no order to wait, and its reset is the time until the allowance is full
 #: again, which may be a day away while the next request is allowed in seconds.
@@ -45,7 +45,7 @@ def told_limits(headers: Mapping[str, str]) -> RateLimits | None:
     return found if found.requests or found.tokens else None
 
 
-def _told(headers: Mapping[str, str], what: str) -> RateLimit | None:
+def _told(headers: Mapping[str, str], what: str) -> Allowance | None:
     remaining = _number(headers.get(f"x-ratelimit-remaining-{what}"))
     reset = _duration(headers.get(f"x-ratelimit-reset-{what}"))
     if remaining is None or reset is None or remaining < 0 or reset < 0:
@@ -54,7 +54,7 @@ def _told(headers: Mapping[str, str], what: str) -> RateLimit | None:
     known = limit is not None and limit >= max(1.0, remaining)
     # Without the whole allowance, nobody knows how fast it fills up: do not wait for all of it.
     longest = _LONGEST_REFILL if known else LONGEST_RESET
-    return RateLimit(
+    return Allowance(
         remaining=min(remaining, _MOST),
         reset=min(reset, longest),
         limit=min(limit, _MOST) if limit is not None and known else None,

@@ -11,8 +11,8 @@ from mulligan.console.cli.loops.loop_options import (
     Item,
     Name,
     budget_values,
-    caller,
     open_loops,
+    requester,
 )
 from mulligan.console.cli.options import By, Json, Yes
 from mulligan.console.cli.output import screen
@@ -51,7 +51,7 @@ def resume(name: Name, by: By = None, json: Json = False) -> None:
 
 def _move(name: str, verb: Verb, by: str | None, json: bool) -> None:
     with open_loops() as context:
-        change.move(context, name, verb, caller(by))
+        change.move(context, name, verb, requester(by))
     _tell(f"{name} {_DONE[verb]}", {"loop": name, "done": verb}, json=json)
 
 
@@ -86,14 +86,14 @@ def set_loop(
     if not values:
         raise BadInput("nothing to change: give an option, such as --priority 1")
     with open_loops() as context:
-        change.configure(context, name, values, caller(by))
+        change.configure(context, name, values, requester(by))
     _tell(f"{name}: changed {', '.join(values)}", {"loop": name, "changed": values}, json=json)
 
 
 def reset(name: Name, item: Item, by: By = None, json: Json = False) -> None:
     """Run an item again; earlier failures no longer count."""
     with open_loops() as context:
-        change.reset(context, name, item, caller(by))
+        change.reset(context, name, item, requester(by))
     _tell(f"{item} was reset", {"loop": name, "item": item, "done": "reset"}, json=json)
 
 
@@ -106,7 +106,7 @@ def skip(
 ) -> None:
     """Leave an item out; what depends on it goes on."""
     with open_loops() as context:
-        change.skip(context, name, item, caller(by), reason=reason)
+        change.skip(context, name, item, requester(by), reason=reason)
     _tell(f"{item} was skipped", {"loop": name, "item": item, "done": "skip"}, json=json)
 
 
@@ -115,7 +115,7 @@ def delete(name: Name, yes: Yes = False, by: By = None, json: Json = False) -> N
     if not yes:
         confirm(f"delete the loop {name}")
     with open_loops() as context:
-        change.delete(context, name, caller(by))
+        change.delete(context, name, requester(by))
     _tell(f"{name} was deleted", {"loop": name, "done": "delete"}, json=json)
 
 

@@ -13,9 +13,9 @@ from mulligan.console.cli.loops.loop_options import (
     Name,
     Parameters,
     Path,
-    caller,
     open_loops,
     read_pairs,
+    requester,
 )
 from mulligan.console.cli.options import By, Json
 from mulligan.console.cli.output import screen
@@ -74,7 +74,7 @@ def create(
             screen.say(f"{name}: {counted(len(preview.order), 'item')}, nothing was created")
             screen.say(f"first: {', '.join(preview.ready)}")
             return
-        who = caller(by)
+        who = requester(by)
         created = change.create_loop(context, document, tenant=tenant, by=who.by)
         if start:
             change.move(context, name, "start", who)
@@ -95,7 +95,7 @@ def add(
     """Add the items of a spec file to a loop."""
     items = read_specs(spec, environment=os.environ)
     with open_loops() as context:
-        change.inject(context, name, items, caller(by))
+        change.inject(context, name, items, requester(by))
     ids = [item.id for item in items]
     if json:
         screen.emit({"loop": name, "added": ids})

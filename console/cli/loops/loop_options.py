@@ -13,7 +13,7 @@ from mulligan.console.cli.end_escalations import who
 from mulligan.policies.problem import Problem
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.ports.ledger import Caller
+from mulligan.tasks.ports.ledger import Requester
 
 Name = Annotated[str, typer.Argument(metavar="LOOP", help="Name of the loop.")]
 Item = Annotated[str, typer.Argument(metavar="ITEM", help="Id of the item.")]
@@ -31,8 +31,8 @@ def open_loops() -> Iterator[LoopContext]:
         yield backend.services.loops
 
 
-def caller(by: str | None) -> Caller:
-    return Caller(by=by or who())
+def requester(by: str | None) -> Requester:
+    return Requester(by=by or who())
 
 
 def read_pairs(pairs: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -41,7 +41,7 @@ from mulligan.tasks.loops import change
 from mulligan.tasks.loops.change import no_such_loop
 from mulligan.tasks.loops.registry import list_loops, preview_loop, read_log
 from mulligan.tasks.loops.view import LoopView, view_loop, why, why_of
-from mulligan.tasks.ports.ledger import Caller as LoopCaller
+from mulligan.tasks.ports.ledger import Requester
 
 #: Anything else could address another of the ledger's keys.
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,79}")
@@ -97,13 +97,13 @@ _CHANGES = {
 }
 
 
-async def _changes(request: Request, caller: Reader, key: Key = None) -> LoopCaller:
+async def _changes(request: Request, caller: Reader, key: Key = None) -> Requester:
     """Return who changes a loop, with the idempotency key and the digest of the request."""
     asked = f"{request.method} {request.url.path}\n".encode() + await request.body()
-    return LoopCaller(by=caller.name, key=key, digest=hashlib.sha256(asked).hexdigest()[:32])
+    return Requester(by=caller.name, key=key, digest=hashlib.sha256(asked).hexdigest()[:32])
 
 
-Changes = Annotated[LoopCaller, Depends(_changes)]
+Changes = Annotated[Requester, Depends(_changes)]
 
 
 def create_router(context: ConsoleContext) -> APIRouter:

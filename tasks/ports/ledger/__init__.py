@@ -52,7 +52,6 @@ from mulligan.tasks.ports.ledger.ledger_reader import (
     LedgerReader,
 )
 from mulligan.tasks.ports.ledger.loop_ledger import (
-    Caller,
     ItemRun,
     LiveItem,
     LoopFleet,
@@ -60,6 +59,7 @@ from mulligan.tasks.ports.ledger.loop_ledger import (
     LoopNote,
     LoopReading,
     LoopWrite,
+    Requester,
     WriteRefused,
     Written,
 )
@@ -70,7 +70,6 @@ __all__ = [
     "AttemptLedger",
     "AttemptView",
     "BroughtAttempt",
-    "Caller",
     "Claim",
     "ClaimRefused",
     "CycleClaim",
@@ -108,6 +107,7 @@ __all__ = [
     "Publication",
     "QueueLedger",
     "Remedy",
+    "Requester",
     "SessionNote",
     "Settlement",
     "Submission",

@@ -67,7 +67,7 @@ class ItemRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Caller:
+class Requester:
     """Who changes a loop, and the idempotency key of the change."""
 
     by: str
@@ -88,7 +88,7 @@ class LoopWrite:
     #: For the planner: the count of changes that it has seen, and when to plan again.
     planned: int | None = None
     wake_at: float | None = None
-    caller: Caller = field(default_factory=lambda: Caller(by="planner"))
+    caller: Requester = field(default_factory=lambda: Requester(by="planner"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,10 +130,10 @@ class LoopLedger(Protocol):
     def write_loop(self, write: LoopWrite) -> Written | WriteRefused:
         """Write a plan, an admission or a person's change in one step."""
 
-    def change_made(self, name: str, caller: Caller) -> Literal["seen", "conflict"] | None:
+    def change_made(self, name: str, caller: Requester) -> Literal["seen", "conflict"] | None:
         """Return whether a change with this idempotency key was made, or another one."""
 
-    def delete_loop(self, name: str, caller: Caller) -> Literal["deleted", "gone", "held"]:
+    def delete_loop(self, name: str, caller: Requester) -> Literal["deleted", "gone", "held"]:
         """Forget a loop. ``held``: it is running or paused."""
 
     def item_job_id(self, loop: LoopRecord, item: str, run: int) -> str:

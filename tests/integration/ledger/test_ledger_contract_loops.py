@@ -11,7 +11,7 @@ from support.settlements import escalates, retries_immediately, succeeds
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.change import LoopConflict, NoSuchLoop
 from mulligan.tasks.loops.plan import decide
-from mulligan.tasks.ports.ledger import Caller, ClaimRefused, Entry, Written
+from mulligan.tasks.ports.ledger import ClaimRefused, Entry, Requester, Written
 from mulligan.workers.ledger import keys
 
 
@@ -397,14 +397,14 @@ def test_a_change_with_an_idempotency_key_is_made_once(loops: LoopScenario) -> N
     loops.create(item("a"))
     loops.plan()
     loops.fails("a")
-    caller = Caller(by="ada", key="k1", digest="reset a")
+    caller = Requester(by="ada", key="k1", digest="reset a")
     change.reset(loops.context, "alpha", "a", caller)
     loops.plan()
     loops.fails("a")
     change.reset(loops.context, "alpha", "a", caller)
     assert loops.item("a").state == "failed"
     with pytest.raises(LoopConflict, match="idempotency_key"):
-        change.skip(loops.context, "alpha", "a", Caller(by="ada", key="k1", digest="skip a"))
+        change.skip(loops.context, "alpha", "a", Requester(by="ada", key="k1", digest="skip a"))
 
 
 def test_a_loop_that_has_not_ended_cannot_be_deleted(loops: LoopScenario) -> None:
@@ -423,11 +423,11 @@ def test_a_loop_that_has_not_ended_cannot_be_deleted(loops: LoopScenario) -> Non
 def test_a_repeated_deletion_has_been_done(loops: LoopScenario) -> None:
     loops.create(item("a"))
     loops.move("stop")
-    caller = Caller(by="ada", key="k1", digest="delete alpha")
+    caller = Requester(by="ada", key="k1", digest="delete alpha")
     change.delete(loops.context, "alpha", caller)
     change.delete(loops.context, "alpha", caller)
     with pytest.raises(NoSuchLoop):
-        change.delete(loops.context, "alpha", Caller(by="bob", key="k1", digest="delete alpha"))
+        change.delete(loops.context, "alpha", Requester(by="bob", key="k1", digest="delete alpha"))
 
 
 def test_another_loop_of_the_name_has_other_jobs(loops: LoopScenario) -> None:

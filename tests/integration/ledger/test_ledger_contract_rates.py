@@ -11,7 +11,7 @@ from support.provider_calls import ask, fail_call, start_call, submit_for
 
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.policies.jobs.job import Output, Usage
-from mulligan.policies.jobs.provider_limits import ProviderLimits, RateLimit, RateLimits
+from mulligan.policies.jobs.provider_limits import Allowance, ProviderLimits, RateLimits
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 
@@ -198,7 +198,7 @@ def test_a_provider_without_a_limit_keeps_no_record(scenario: Scenario) -> None:
 
 
 def tokens_left(remaining: float, *, limit: float | None = 1000, reset: float = 60) -> RateLimits:
-    return RateLimits(tokens=RateLimit(remaining=remaining, reset=reset, limit=limit))
+    return RateLimits(tokens=Allowance(remaining=remaining, reset=reset, limit=limit))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_an_allowance_fills_up_until_its_reset(scenario: Scenario) -> None:
 
 def test_remaining_requests_hold_back_more_calls_than_that(scenario: Scenario) -> None:
     ledger = scenario.ledger
-    headers = RateLimits(requests=RateLimit(remaining=2, reset=30))
+    headers = RateLimits(requests=Allowance(remaining=2, reset=30))
     answer(ledger, start_call(ledger, "api"), None, rate_limits=headers)
     assert len(start_all(ledger)) == 2
     scenario.advance(31)

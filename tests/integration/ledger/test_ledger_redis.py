@@ -20,16 +20,16 @@ from support.settlements import escalates, retries_by_policy, retries_immediatel
 from support.waiting import wait_for
 
 from mulligan.policies.jobs.job import Output
-from mulligan.policies.jobs.provider_limits import RateLimit, RateLimits
+from mulligan.policies.jobs.provider_limits import Allowance, RateLimits
 from mulligan.tasks.loops import change
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import (
     Accepted,
-    Caller,
     Claim,
     ClaimRefused,
     Entry,
     Remedy,
+    Requester,
     SessionNote,
     Submission,
 )
@@ -363,7 +363,7 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
     assert isinstance(scenario.ledger, RedisLedger)
     fail_call(scenario.ledger, start_call(scenario.ledger, "provider"))
     start_call(scenario.ledger, "provider", labels={"tenant": "acme"})
-    told = RateLimits(requests=RateLimit(remaining=9, reset=9))
+    told = RateLimits(requests=Allowance(remaining=9, reset=9))
     answered = Output(text="31", rate_limits=told)
     scenario.ledger.store_output(start_call(scenario.ledger, "other").lease, answered)
     scenario.submit()
@@ -390,7 +390,7 @@ def use_loops(scenario: Scenario) -> None:
     loops.plan()
     scenario.ledger.set_loop_slots(1)
     loops.passes("a", tokens=1)
-    change.skip(loops.context, "alpha", "b", Caller(by="ada", key="once", digest="skip"))
+    change.skip(loops.context, "alpha", "b", Requester(by="ada", key="once", digest="skip"))
     change.reset(loops.context, "alpha", "b", ADA)
     loops.plan()
     loops.claim("b")

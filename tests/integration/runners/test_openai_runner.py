@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mulligan.policies.jobs.job import Decoding, Message, Usage
-from mulligan.policies.jobs.provider_limits import RateLimit, RateLimits
+from mulligan.policies.jobs.provider_limits import Allowance, RateLimits
 from mulligan.policies.value import Json
 from mulligan.tasks.ports.cancellation import Cancellation, cancelled_by
 from mulligan.tasks.ports.errors import CallCancelled, OutOfCredits, RunnerError, TransportFault
@@ -248,7 +248,7 @@ def test_an_answer_says_what_its_provider_still_allows(provider: Provider) -> No
     provider.script = always(completion("31", usage=None), 200, **headers)
     output = runner(provider, max_tokens=50).answer(request())
     assert output.rate_limits == RateLimits(
-        tokens=RateLimit(remaining=1200, reset=57.6, limit=30000)
+        tokens=Allowance(remaining=1200, reset=57.6, limit=30000)
     )
     assert output.token_cap == 50 + len("How old?") // 4
     assert runner(provider).answer(request()).token_cap is None

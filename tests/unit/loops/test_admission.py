@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.policies.loops.admission import Admission, Candidate, Demand, admit
+from mulligan.policies.loops.admission import Admission, Demand, WaitingItem, admit
 
 
 def demand(
     loop: str,
-    *items: str | Candidate,
+    *items: str | WaitingItem,
     priority: int = 5,
     weight: float = 1.0,
     share: float = 0.0,
     room: int = 10,
 ) -> Demand:
-    candidates = [Candidate(item=each) if isinstance(each, str) else each for each in items]
+    candidates = [WaitingItem(item=each) if isinstance(each, str) else each for each in items]
     return Demand(
         loop=loop, priority=priority, weight=weight, share=share, room=room, candidates=candidates
     )
@@ -49,8 +49,8 @@ def turns(admission: Admission) -> str:
         ([demand("a", "1", priority=5), demand("b", "1", priority=1, share=9)], 1, "b"),
         # shares before age: a has waited longer, but had more
         (
-            [demand("a", Candidate(item="1", since=1), share=2),
-             demand("b", Candidate(item="1", since=9), share=1)],
+            [demand("a", WaitingItem(item="1", since=1), share=2),
+             demand("b", WaitingItem(item="1", since=9), share=1)],
             1,
             "b",
         ),
@@ -73,11 +73,11 @@ def test_who_goes_next(demands: Sequence[Demand], slots: int, expected: str) -> 
 
 def test_within_a_loop_what_began_goes_first_then_priority_then_age() -> None:
     candidates = [
-        Candidate(item="old", since=1),
-        Candidate(item="older", since=0),
-        Candidate(item="urgent", priority=1, since=9),
-        Candidate(item="begun", priority=9, since=9, job_id="p00-x"),
-        Candidate(item="as-old", since=1),
+        WaitingItem(item="old", since=1),
+        WaitingItem(item="older", since=0),
+        WaitingItem(item="urgent", priority=1, since=9),
+        WaitingItem(item="begun", priority=9, since=9, job_id="p00-x"),
+        WaitingItem(item="as-old", since=1),
     ]
     found = items(admit([demand("a", *candidates)], 5))
     assert found == ["begun", "urgent", "older", "as-old", "old"]
@@ -138,13 +138,13 @@ class Fleet:
 
 
 def always(name: str, *, priority: int = 5, weight: float = 1.0) -> Demand:
-    candidates = [Candidate(item=f"i{n}") for n in range(20)]
+    candidates = [WaitingItem(item=f"i{n}") for n in range(20)]
     return Demand(loop=name, priority=priority, weight=weight, room=20, candidates=candidates)
 
 
 def test_three_loops_share_two_slots_as_the_policy_says() -> None:
     """Priorities 1, 5 and 5; weights 2 and 1. The first has four items, one after the other."""
-    urgent = Demand(loop="a", priority=1, room=1, candidates=[Candidate(item="x")])
+    urgent = Demand(loop="a", priority=1, room=1, candidates=[WaitingItem(item="x")])
     fleet = Fleet({"a": urgent, "b": always("b", weight=2), "c": always("c")})
     for _ in range(4):
         fleet.admit(2)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.loop_snapshots import snapshot
 
-from mulligan.policies.loops.admission import Candidate, Demand
+from mulligan.policies.loops.admission import Demand, WaitingItem
 from mulligan.policies.loops.budget import BudgetState, LoopBudget, Resource
 from mulligan.policies.loops.loop import ITEM_STATES, ItemRecord, ItemState, LoopSnapshot
 from mulligan.policies.loops.why import (
@@ -234,7 +234,7 @@ def test_an_attempt_that_runs_is_not_held_by_a_pause() -> None:
 
 
 def waits_with(priority: int, loop: str = "beta") -> Demand:
-    return Demand(loop=loop, priority=priority, candidates=[Candidate(item="x")])
+    return Demand(loop=loop, priority=priority, candidates=[WaitingItem(item="x")])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.policies.jobs.provider_limits import RateLimit, RateLimits
+from mulligan.policies.jobs.provider_limits import Allowance, RateLimits
 from mulligan.workers.runners.rate_limit_headers import LONGEST_RESET, asked_wait, told_limits
 
 NOW = datetime(2025, 3, 14, 9, 30, tzinfo=UTC)
@@ -86,12 +86,12 @@ def test_retry_after_wins_over_a_reset_and_the_longer_reset_counts() -> None:
 @pytest.mark.parametrize(
     ("limit", "remaining", "reset", "expected"),
     [
-        ("30000", "1200", "57.6s", RateLimit(remaining=1200, reset=57.6, limit=30000)),
-        ("30000", "0", "24h", RateLimit(remaining=0, reset=86400, limit=30000)),
+        ("30000", "1200", "57.6s", Allowance(remaining=1200, reset=57.6, limit=30000)),
+        ("30000", "0", "24h", Allowance(remaining=0, reset=86400, limit=30000)),
         # Without a limit that makes sense, the wait is short.
-        (None, "5", "24h", RateLimit(remaining=5, reset=LONGEST_RESET)),
-        ("3", "5", "9s", RateLimit(remaining=5, reset=9)),
-        ("0", "0", "9s", RateLimit(remaining=0, reset=9)),
+        (None, "5", "24h", Allowance(remaining=5, reset=LONGEST_RESET)),
+        ("3", "5", "9s", Allowance(remaining=5, reset=9)),
+        ("0", "0", "9s", Allowance(remaining=0, reset=9)),
         ("30000", "-1", "9s", None),
         ("30000", "many", "9s", None),
         ("30000", "5", "soon", None),
@@ -104,7 +104,7 @@ def test_what_is_left_of_an_allowance_is_read(
     limit: str | None,
     remaining: str,
     reset: str | None,
-    expected: RateLimit | None,
+    expected: Allowance | None,
 ) -> None:
     values = {"limit": limit, "remaining": remaining, "reset": reset}
     headers = {f"x-ratelimit-{k}-{what}": v for k, v in values.items() if v is not None}

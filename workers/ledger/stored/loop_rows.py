@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mulligan.policies.loops.admission import Candidate, Demand
+from mulligan.policies.loops.admission import Demand, WaitingItem
 from mulligan.policies.loops.budget import (
     RESOURCES,
     SHARED_SCOPES,
@@ -140,10 +140,10 @@ def read_fleet(answer: Sequence[Any], *, now: float, lease: float) -> LoopFleet:
     """Read the part of the answer of `read_loop` that is about all loops."""
     epoch, slots, lines, live, begun, demands = answer
     items = [_live_item(each, lease) for each in live]
-    waiting: dict[str, list[Candidate]] = {}
+    waiting: dict[str, list[WaitingItem]] = {}
     for job_id, loop, item, since in begun:
         waiting.setdefault(loop, []).append(
-            Candidate(item=item, since=float(since or 0) / 1000, job_id=job_id)
+            WaitingItem(item=item, since=float(since or 0) / 1000, job_id=job_id)
         )
     return LoopFleet(
         slots=int(slots) if slots else None,
@@ -158,7 +158,7 @@ def read_fleet(answer: Sequence[Any], *, now: float, lease: float) -> LoopFleet:
 def _demand(
     answer: Sequence[Any],
     live: Sequence[LiveItem],
-    waiting: Mapping[str, list[Candidate]],
+    waiting: Mapping[str, list[WaitingItem]],
     now: float,
 ) -> Demand:
     loop, priority, weight, share, concurrency, _, ready, *budget = answer
@@ -167,7 +167,7 @@ def _demand(
     candidates = list(waiting.get(loop, ()))
     for item, text in zip(ready[::2], ready[1::2], strict=True):
         rank, since = divmod(float(text), _RANKS)
-        candidates.append(Candidate(item=item, priority=int(rank), since=since / 1000))
+        candidates.append(WaitingItem(item=item, priority=int(rank), since=since / 1000))
     return Demand(
         loop=loop,
         priority=int(priority),

@@ -21,7 +21,7 @@ from mulligan.policies.jobs.job import (
     Job,
     Output,
 )
-from mulligan.policies.jobs.provider_limits import RateLimit
+from mulligan.policies.jobs.provider_limits import Allowance
 from mulligan.policies.jobs.routing import AttemptPool
 from mulligan.policies.repair.verdict import Verdict, verdict_from_dict, verdict_to_dict
 from mulligan.tasks.ports.errors import OutOfCredits, TransportFault
@@ -185,7 +185,7 @@ def spending_request(output: Output) -> dict[str, Any]:
     }
 
 
-def _told(rate: RateLimit | None) -> dict[str, float | None] | None:
+def _told(rate: Allowance | None) -> dict[str, float | None] | None:
     if rate is None:
         return None
     return {"left": rate.remaining, "reset_ms": rate.reset * 1000, "limit": rate.limit}
