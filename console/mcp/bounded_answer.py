@@ -15,16 +15,33 @@ _SHORTEST_TEXT = 100
 def bounded_answer(document: Json, *, text_length: int) -> str:
     """Return a document as JSON. Its texts have at most ``text_length`` characters and a note.
 
-    If the whole is too long, all texts are cut further. What is still too long is cut at its end.
+    If the whole is too long, all texts are cut further, and then rows of its list are left out.
     """
     written = _written(document, text_length)
     while len(written) > ANSWER_LENGTH and text_length > _SHORTEST_TEXT:
         text_length = max(_SHORTEST_TEXT, text_length // 2)
         written = _written(document, text_length)
+    while len(written) > ANSWER_LENGTH and (shorter := _with_fewer_rows(document)) is not None:
+        document = shorter
+        written = _written(document, text_length)
     if len(written) <= ANSWER_LENGTH:
         return written
     missing = len(written) - ANSWER_LENGTH
-    return f"{written[:ANSWER_LENGTH]}… [{missing} more characters: ask for fewer rows]"
+    return f"{written[:ANSWER_LENGTH]}… [{missing} more characters]"
+
+
+def _with_fewer_rows(document: Json) -> Json | None:
+    """Return a document with half of its longest list; None if it has no list to shorten.
+
+    Its cursor would pass over what is left out, so the agent has to ask again.
+    """
+    lists = {k: v for k, v in document.items() if isinstance(v, list) and len(v) > 1}
+    if not lists:
+        return None
+    name = max(lists, key=lambda each: len(lists[each]))
+    kept = lists[name][: len(lists[name]) // 2]
+    note = f"the answer was too long: ask again with limit={len(kept)}"
+    return {"left_out": note, **document, name: kept, "cursor": None}
 
 
 def _written(document: Json, text_length: int) -> str:

@@ -43,8 +43,8 @@ def _whole(number: float) -> float | int:
     return int(number) if number.is_integer() else number
 
 
-Amount = Annotated[int, BeforeValidator(parse_amount), Field(ge=1)]
-Money = Annotated[float, BeforeValidator(parse_amount), Field(gt=0, allow_inf_nan=False)]
+Amount = Annotated[int, BeforeValidator(parse_amount), Field(ge=1, le=10**15)]
+Money = Annotated[float, BeforeValidator(parse_amount), Field(gt=0, le=1e12, allow_inf_nan=False)]
 
 
 class Spending(Value):
@@ -52,7 +52,7 @@ class Spending(Value):
 
     tokens: Amount | None = None
     money: Money | None = None
-    seconds: Annotated[Seconds, Field(gt=0)] | None = None
+    seconds: Annotated[Seconds, Field(gt=0, le=1e9)] | None = None
 
     def limits(self) -> dict[Resource, float]:
         """Return the limits that are set."""

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
+from itertools import islice
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -26,9 +27,12 @@ from mulligan.policies.suggestions import did_you_mean, name_hint
 from mulligan.policies.value import Value
 
 #: A name that is part of addresses, keys and commands.
-_NAME = r"^[A-Za-z0-9][\w.-]*$"
-LoopName = Annotated[str, Field(min_length=1, max_length=80, pattern=_NAME)]
-ItemId = Annotated[str, Field(min_length=1, max_length=80, pattern=_NAME)]
+_LONGEST_NAME = 80
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+LoopName = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME, pattern=_NAME)]
+ItemId = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME, pattern=_NAME)]
+#: One line of text without characters that control a terminal or the direction of a text.
+PLAIN_LINE = r"^[^\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]*$"
 #: What a loop may do by itself for an item that failed.
 HealAction = Literal[
     "change_strategy", "skip", "unblock", "repair_dependency_chain", "rollback", "escalate"
@@ -39,11 +43,15 @@ OnBlocked = Literal["wait", "continue"]
 DoneState = Literal["passed", "skipped"]
 #: Items of one loop.
 MOST_ITEMS = 5000
+#: Problems of a set of items that are named, and those whose search takes long.
+_MOST_PROBLEMS = 200
+_MOST_HINTS = 5
+_MOST_CYCLES = 5
 
 
 def is_loop_name(text: str) -> bool:
     """Whether a loop may have this name. Any other text could address another record."""
-    return len(text) <= 80 and re.match(_NAME, text) is not None and "\n" not in text
+    return len(text) <= _LONGEST_NAME and re.fullmatch(_NAME, text) is not None
 
 
 def _answers_by_itself(runner: RunnerSpec) -> RunnerSpec:
@@ -69,7 +77,7 @@ class LoopConfig(Value):
     #: 1 is the most urgent.
     priority: int = Field(default=5, ge=1, le=9)
     #: Its share among the loops of one priority.
-    weight: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
+    weight: float = Field(default=1.0, ge=0.001, le=1000, allow_inf_nan=False)
     #: Maximum items that run at once.
     concurrency: int = Field(default=1, ge=1, le=1000)
     #: ``False``, ``True`` for every action, or a list of actions.
@@ -115,7 +123,7 @@ class ItemSpec(Value):
     """One work item of a loop."""
 
     id: ItemId
-    title: Text = ""
+    title: Annotated[str, Field(max_length=200, pattern=PLAIN_LINE)] = ""
     prompt: str = Field(min_length=1)
     #: Items that must pass first.
     depends_on: tuple[ItemId, ...] = Field(default=(), max_length=200)
@@ -208,19 +216,31 @@ def dependency_cycle(items: Sequence[ItemSpec]) -> tuple[str, ...]:
 
 
 def item_set_problems(items: Sequence[ItemSpec]) -> Iterator[Problem]:
-    """Find ids that occur twice, unknown dependencies and cycles, at ``(index, field…)``."""
+    """Find ids that occur twice, unknown dependencies and cycles, at ``(index, field…)``.
+
+    Of a loop that is wrong everywhere, the first problems are enough.
+    """
+    yield from islice(_item_set_problems(items), _MOST_PROBLEMS)
+
+
+def _item_set_problems(items: Sequence[ItemSpec]) -> Iterator[Problem]:
     known = Counter(item.id for item in items)
+    hints = _MOST_HINTS
     for index, item in enumerate(items):
         if known[item.id] > 1:
             yield Problem(f"the id {item.id} occurs twice", (index, "id"))
         for number, each in enumerate(item.depends_on):
             if each not in known:
-                hint = did_you_mean(each, known)
+                hint = did_you_mean(each, known) if hints > 0 else ""
+                hints -= 1
                 message = f"{item.id} depends on {each}, which does not exist{hint}"
                 yield Problem(message, (index, "depends_on", number), "unknown_name")
     places = {item.id: index for index, item in reversed(list(enumerate(items)))}
     rest = list(items)
-    while cycle := dependency_cycle(rest):
+    for _ in range(_MOST_CYCLES):
+        cycle = dependency_cycle(rest)
+        if not cycle:
+            return
         message = f"the dependencies form a cycle: {' → '.join(cycle)}"
         yield Problem(message, (places[cycle[0]], "depends_on"))
         rest = [item for item in rest if item.id not in cycle]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
-from mulligan.policies.jobs.job import Job, Workspace
+from mulligan.policies.jobs.job import Job, RunnerSpec, Workspace
 from mulligan.policies.loops.budget import Resource, attempt_caps
 from mulligan.policies.loops.commands import (
     NotPossible,
@@ -21,13 +22,21 @@ from mulligan.policies.loops.commands import (
     skip_item,
 )
 from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
-from mulligan.policies.loops.spec import ItemSpec, ItemVerifier, LoopConfig, LoopDocument, item_job
+from mulligan.policies.loops.spec import (
+    PLAIN_LINE,
+    ItemSpec,
+    ItemVerifier,
+    LoopConfig,
+    LoopDocument,
+    item_job,
+)
 from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.validation_errors import problem_of
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, refuse
 from mulligan.tasks.ports.ledger import LoopReading, LoopWrite, Requester, Written
 
+_LONGEST_REASON = 200
 #: Tries of one change while others write.
 _TRIES = 20
 #: Of the configuration, what may change while a loop exists.
@@ -74,16 +83,22 @@ def check_item(context: LoopContext, config: LoopConfig, item: ItemSpec) -> list
         job = item_job(config, item)
     except ValueError as error:
         return [Problem.at("runner", str(error), "missing")]
-    found = context.intake.problems(job)
+    return [*context.intake.problems(job), *_cost_problems(context, config, job.runner)]
+
+
+def _cost_problems(
+    context: LoopContext, config: LoopConfig, runner: RunnerSpec | None
+) -> list[Problem]:
+    """Refuse to limit money that a runner costs if its price is unknown."""
     budget = config.budget
-    limits_money = any(
-        scope.money is not None for scope in (budget.attempt, budget.item, budget.loop, budget.day)
-    )
-    if limits_money and context.price(job.runner) is None:
-        name = job.runner.profile or job.runner.kind
-        message = f"the budget limits money, but {name} has no price: add it to [prices]"
-        found.append(Problem.at("runner", message, "missing"))
-    return found
+    scopes = (budget.attempt, budget.item, budget.loop, budget.day)
+    if runner is None or all(scope.money is None for scope in scopes):
+        return []
+    if context.price(runner) is not None:
+        return []
+    name = runner.profile or runner.kind
+    message = f"the budget limits money, but {name} has no price: add it to [prices]"
+    return [Problem.at("runner", message, "missing")]
 
 
 def create_loop(
@@ -151,7 +166,9 @@ def reset(context: LoopContext, name: str, item: str, caller: Requester) -> Loop
 def skip(
     context: LoopContext, name: str, item: str, caller: Requester, *, reason: str = ""
 ) -> LoopReading:
-    """Leave an item out."""
+    """Leave an item out. The reason is one line of at most 200 characters."""
+    if len(reason) > _LONGEST_REASON or not re.fullmatch(PLAIN_LINE, reason):
+        raise BadInput.at("reason", f"must be one line of at most {_LONGEST_REASON} characters")
     return _change(
         context, name, caller, lambda found, now: skip_item(found, item, reason=reason, now=now)
     )
@@ -186,11 +203,16 @@ def configure(
         try:
             change = configure_loop(found, values)
         except ValidationError as error:
-            raise BadInput(*(problem_of(each, what="loop") for each in error.errors())) from None
+            raise BadInput(*map(problem_of, error.errors())) from None
         if change.config is not None and found.specs:
             # One that uses the loop's runner; if none does, an item that is added is checked.
             own = next((each for each in found.specs if each.runner is None), found.specs[0])
             refuse(check_item(context, change.config, own))
+            refuse(
+                problem
+                for item in found.specs
+                for problem in _cost_problems(context, change.config, item.runner)
+            )
             return replace(change, caps=_caps(context, change.config, found.specs))
         return change
 

@@ -32,6 +32,7 @@ from mulligan.workers.ledger.stored.stored_bodies import read_record, read_recor
 
 #: Loops in one ledger, and bytes of one loop's items.
 MOST_LOOPS = 1000
+MOST_OF_TENANT = 200
 MOST_SPEC_BYTES = 20_000_000
 #: Candidates of each loop that one admission looks at; slots are fewer.
 _CANDIDATES = 100
@@ -47,6 +48,8 @@ class LoopSteps(AcceptSteps):
     def create_loop(
         self, document: LoopDocument, *, caps: Mapping[Resource, float], tenant: str, by: str
     ) -> Written | Literal["conflict", "full"]:
+        if not is_loop_name(document.loop.name):
+            raise BadInput.at("name", "cannot be the name of a loop")
         spec, address = self._packed(document.items)
         now = self.now()
         config = document.loop
@@ -65,6 +68,7 @@ class LoopSteps(AcceptSteps):
             },
             spec=spec,
             most=MOST_LOOPS,
+            most_of_tenant=MOST_OF_TENANT,
             note="created",
             by=by,
         )

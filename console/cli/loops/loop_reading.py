@@ -68,6 +68,8 @@ def items(
         screen.emit({"tests": [row.model_dump(mode="json") for row in rows]})
     elif found:
         loop_screen.print_items(found, now)
+        if len(found) == limit < len(snapshot.specs):
+            screen.note(f"there may be more: --limit {len(snapshot.specs)}, or --state STATE")
     else:
         screen.say(f"no items are {state}")
 

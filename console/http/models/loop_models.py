@@ -17,7 +17,7 @@ from mulligan.policies.jobs.job import RunnerSpec, Usage
 from mulligan.policies.loops.budget import RESOURCES, SHARED_SCOPES, Resource, SharedScope
 from mulligan.policies.loops.health import LoopHealth
 from mulligan.policies.loops.loop import ItemRecord, ItemState, LoopState
-from mulligan.policies.loops.spec import ItemSpec
+from mulligan.policies.loops.spec import PLAIN_LINE, ItemSpec
 from mulligan.policies.loops.why import Cause, Reason
 from mulligan.tasks.loops.registry import ItemRunView, LoopSummary
 from mulligan.tasks.loops.view import ItemView, LoopView
@@ -236,7 +236,7 @@ class SlotsChange(BaseModel):
 class SkipReason(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    reason: Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f|]*$")] = ""
+    reason: Annotated[str, Field(max_length=200, pattern=PLAIN_LINE)] = ""
 
 
 # -- loops -----------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -38,13 +37,10 @@ from mulligan.policies.loops.health import loop_health
 from mulligan.policies.loops.loop import LoopState
 from mulligan.policies.loops.spec import ItemSpec, LoopConfig
 from mulligan.tasks.loops import change
-from mulligan.tasks.loops.change import no_such_loop
 from mulligan.tasks.loops.registry import list_loops, preview_loop, read_log
 from mulligan.tasks.loops.view import LoopView, view_loop, why, why_of
 from mulligan.tasks.ports.ledger import Requester
 
-#: Anything else could address another of the ledger's keys.
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,79}")
 LoopId = Annotated[
     str, InPath(min_length=1, max_length=200, description="A loop's name", examples=["nightly"])
 ]
@@ -292,8 +288,6 @@ def _refuse_tenants(caller: Caller) -> None:
 
 def visible_loop(context: ConsoleContext, caller: Caller, name: str) -> LoopView:
     """Return the loop, or raise 404 if it does not exist or the caller may not see it."""
-    if not _NAME.fullmatch(name):
-        raise no_such_loop(name)
     return view_loop(context.services.loops, name, tenant=caller.tenant)
 
 

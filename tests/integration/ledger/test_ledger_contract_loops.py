@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from pydantic import ValidationError
 from support.jobs import answer
 from support.ledger_scenario import Scenario, ScenarioMaker
 from support.loops import ADA, LoopScenario, document, hint, item
 from support.settlements import escalates, retries_immediately, succeeds
 
+from mulligan.policies.jobs.job import RunnerSpec
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.change import LoopConflict, NoSuchLoop
 from mulligan.tasks.loops.plan import decide
+from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, Requester, Written
 from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.loop_steps import MOST_OF_TENANT
 
 
 @pytest.fixture
@@ -503,3 +509,39 @@ def test_three_loops_share_two_slots_by_priority_and_weight(loops: LoopScenario)
 def test_an_entry_of_a_loop_is_read_as_it_is_written() -> None:
     assert Entry.parse(str(hint("a.b-c"))) == hint("a.b-c")
     assert hint("a.b-c").loop == "a.b-c"
+
+
+@pytest.mark.parametrize(
+    "name", ["b\u0301", "a\u200d", "a\u0661", "x:items", "a/b", "a\n", "", "a" * 81, "\u202ea"]
+)
+def test_only_plain_names_are_names_of_loops(loops: LoopScenario, name: str) -> None:
+    """A name that could be created, but not addressed afterwards, would stay for ever."""
+    with pytest.raises(ValidationError):
+        loops.create(item("a"), name=name)
+    assert loops.scenario.ledger.read_loop(name) is None
+
+
+def test_one_tenant_cannot_take_the_place_of_all_others(loops: LoopScenario) -> None:
+    for n in range(MOST_OF_TENANT):
+        change.create_loop(
+            loops.context, document(item("a"), name=f"a{n}"), tenant="acme", by="ada"
+        )
+    with pytest.raises(LoopConflict, match="too many loops"):
+        change.create_loop(loops.context, document(item("a"), name="b"), tenant="acme", by="ada")
+    change.create_loop(loops.context, document(item("a"), name="c"), tenant="zeta", by="ada")
+
+
+@pytest.mark.parametrize("reason", ["a\x1b[2J", "two\nlines", "\u202e", "x" * 201])
+def test_a_reason_is_one_short_plain_line(loops: LoopScenario, reason: str) -> None:
+    loops.create(item("a"))
+    with pytest.raises(BadInput, match="one line of at most 200"):
+        change.skip(loops.context, "alpha", "a", ADA, reason=reason)
+
+
+def test_a_limit_of_money_that_is_added_later_needs_every_price(loops: LoopScenario) -> None:
+    own = {"kind": "scripted", "answers": ["other"]}
+    loops.create(item("a"), item("b", runner=own))
+    dear = RunnerSpec.model_validate(own)
+    context = replace(loops.context, price=lambda runner: None if runner == dear else 0.1)
+    with pytest.raises(BadInput, match="has no price"):
+        change.configure(context, "alpha", {"budget": {"loop": {"money": 1}}}, ADA)

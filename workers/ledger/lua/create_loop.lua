@@ -2,7 +2,15 @@
 local key = loop_key(R.loop)
 local found = redis.call('HMGET', key, 'digest', 'state')
 if found[2] then return { found[1] == R.digest and 'seen' or 'conflict' } end
-if redis.call('ZCARD', P .. 'loops') >= R.most then return { 'full' } end
+local loops = redis.call('ZRANGE', P .. 'loops', 0, -1)
+if #loops >= R.most then return { 'full' } end
+if given(R.fields.tenant) then -- one tenant must not take the place of all others
+  local own = 0
+  for _, loop in ipairs(loops) do
+    if redis.call('HGET', loop_key(loop), 'tenant') == R.fields.tenant then own = own + 1 end
+  end
+  if own >= R.most_of_tenant then return { 'full' } end
+end
 redis.call('HSET', key, 'state', 'created', 'since', stamp(NOW), 'created_at', stamp(NOW),
   'version', 1, 'dirty', 0, 'planned', 0, 'share', 0, 'digest', R.digest, 'uid', R.uid)
 for field, value in pairs(R.fields) do redis.call('HSET', key, field, value) end

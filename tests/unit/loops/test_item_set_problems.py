@@ -1,0 +1,51 @@
+"""Problems of many items at once are named without taking long."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+from support.loops import document, item
+
+from mulligan.policies.loops.spec import item_set_problems
+
+
+def test_hints_are_given_for_the_first_unknown_ids_only() -> None:
+    made = document(item("alpha"), *(item(f"b{n}", "alpa") for n in range(50)))
+    problems = [problem.message for problem in item_set_problems(made.items)]
+    assert len(problems) == 50
+    assert [message.endswith("did you mean 'alpha'?") for message in problems] == [True] * 5 + [
+        False
+    ] * 45
+
+
+def test_the_first_cycles_are_named() -> None:
+    pairs = [each for n in range(20) for each in (item(f"a{n}", f"b{n}"), item(f"b{n}", f"a{n}"))]
+    problems = list(item_set_problems(document(*pairs).items))
+    assert len(problems) == 5
+    assert problems[0].message == "the dependencies form a cycle: a0 → b0 → a0"
+
+
+def test_at_most_two_hundred_problems_are_named() -> None:
+    made = document(item("a"), *(item(f"b{n}", "x1", "x2") for n in range(200)))
+    assert len(list(item_set_problems(made.items))) == 200
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"weight": 1e-17},  # shares would grow beyond what a float can count
+        {"weight": 0.0009},
+        {"budget": {"loop": {"tokens": 10**400}}},
+        {"budget": {"loop": {"money": 1e13}}},
+        {"budget": {"day": {"seconds": 1e10}}},
+    ],
+)
+def test_extreme_numbers_are_refused(config: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        document(item("a"), **config)
+
+
+def test_a_title_is_one_plain_line() -> None:
+    with pytest.raises(ValidationError):
+        document(item("a", title="a\x1b[2J"))
+    assert document(item("a", title="Größe: 5 | ok")).items[0].label == "Größe: 5 | ok"
