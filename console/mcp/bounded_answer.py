@@ -35,7 +35,8 @@ def _with_fewer_rows(document: Json) -> Json | None:
 
     Its cursor would pass over what is left out, so the agent has to ask again.
     """
-    lists = {k: v for k, v in document.items() if isinstance(v, list) and len(v) > 1}
+    rows = document.items() if isinstance(document, dict) else ()
+    lists = {k: v for k, v in rows if isinstance(v, list) and len(v) > 1}
     if not lists:
         return None
     name = max(lists, key=lambda each: len(lists[each]))

@@ -28,9 +28,9 @@ from mulligan.policies.value import Value
 
 #: A name that is part of addresses, keys and commands.
 _LONGEST_NAME = 80
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-LoopName = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME, pattern=_NAME)]
-ItemId = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME, pattern=_NAME)]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+LoopName = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME, pattern=NAME_PATTERN)]
+ItemId = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME, pattern=NAME_PATTERN)]
 #: One line of text without characters that control a terminal or the direction of a text.
 PLAIN_LINE = r"^[^\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]*$"
 #: What a loop may do by itself for an item that failed.
@@ -51,7 +51,7 @@ _MOST_CYCLES = 5
 
 def is_loop_name(text: str) -> bool:
     """Whether a loop may have this name. Any other text could address another record."""
-    return len(text) <= _LONGEST_NAME and re.fullmatch(_NAME, text) is not None
+    return len(text) <= _LONGEST_NAME and re.fullmatch(NAME_PATTERN, text) is not None
 
 
 def _answers_by_itself(runner: RunnerSpec) -> RunnerSpec:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from mulligan.policies.jobs.job import HALF_A_PAIR
+from mulligan.policies.loops.spec import NAME_PATTERN, PLAIN_LINE
 from mulligan.policies.problem import FieldError, FieldPath, Problem, ProblemCode
 from mulligan.policies.suggestions import did_you_mean, name_hint
 
@@ -58,6 +59,9 @@ _EXAMPLES = {
     "Workspace": "{path: directory}",
 }
 _PATTERNS = {
+    NAME_PATTERN: "may contain only letters from A to Z, digits and _.-; it must start with a"
+    " letter or a digit",
+    PLAIN_LINE: "must be one line without control characters",
     r"\S": "must not be blank",
     r"^https?://\S+$": "must start with http:// or https://",
 }

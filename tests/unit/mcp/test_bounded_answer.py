@@ -28,7 +28,15 @@ def test_many_long_texts_are_cut_further() -> None:
     assert all(row["answer"].endswith(" more characters]") for row in rows)
 
 
-def test_too_many_rows_are_cut_at_the_end() -> None:
-    written = bounded_answer([{"id": "x" * 50}] * 2000, text_length=1000)
+def test_rows_that_do_not_fit_are_left_out() -> None:
+    rows = {"tests": [{"id": "x" * 50}] * 2000, "cursor": "next"}
+    answer = json.loads(bounded_answer(rows, text_length=1000))
+    assert len(answer["tests"]) == 500
+    assert answer["left_out"] == "the answer was too long: ask again with limit=500"
+    assert answer["cursor"] is None  # it would pass over what is left out
+
+
+def test_what_is_no_list_is_cut_at_the_end() -> None:
+    written = bounded_answer({f"n{n}": "x" * 50 for n in range(2000)}, text_length=1000)
     assert ANSWER_LENGTH < len(written) <= ANSWER_LENGTH + _NOTE_LENGTH
-    assert written.endswith("more characters: ask for fewer rows]")
+    assert written.endswith("more characters]")

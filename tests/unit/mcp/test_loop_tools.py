@@ -174,7 +174,7 @@ def test_hints_tell_reading_from_changing_and_ending() -> None:
             ["dryrun: there is no such argument; did you mean 'dry_run'?"],
         ),
         ("create_loop", {"loop": "{'name': 1}"}, ["loop: must be a mapping, such as"]),
-        ("get_loop", {"loop": "../jobs"}, ["loop: may contain only letters, digits and _.-"]),
+        ("get_loop", {"loop": "../jobs"}, ["loop: may contain only letters from A to Z"]),
         (
             "list_items",
             {"loop": "a", "state": "done", "limit": 1000},
