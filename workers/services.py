@@ -154,6 +154,7 @@ def build_services(
         report_labels=lambda: live.current().report_labels,
         randomness=random.random,
         release_later=ReleaseTimers(ledger, publish).start,
+        price=lambda spec: token_price(spec, live.current()),
         cost=lambda job, output: cost_of(job, output, live.current()),
         without_paths=WorkerPaths.of_this_process().clean,
         step=step,

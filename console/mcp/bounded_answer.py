@@ -42,7 +42,7 @@ def _with_fewer_rows(document: Json) -> Json | None:
     name = max(lists, key=lambda each: len(lists[each]))
     kept = lists[name][: len(lists[name]) // 2]
     note = f"the answer was too long: ask again with limit={len(kept)}"
-    return {"left_out": note, **document, name: kept, "cursor": None}
+    return {**document, "left_out": note, name: kept, "cursor": None}
 
 
 def _written(document: Json, text_length: int) -> str:

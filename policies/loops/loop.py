@@ -141,7 +141,7 @@ class LoopChange:
     reason: str = ""
     paused_by: PausedBy = ""
     config: LoopConfig | None = None
-    #: With a new configuration: the most that one attempt may use now.
+    #: With a new configuration or new items: the most that one attempt may use now.
     caps: Mapping[Resource, float] | None = None
     #: All specs, if some were added.
     specs: Sequence[ItemSpec] | None = None

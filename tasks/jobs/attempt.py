@@ -87,7 +87,8 @@ def _run(
             return ClaimRefused("lost")
         context.step("asking", entry)
         try:
-            request = request_of(claim, runner, prompt=claim.plan.prompt)
+            price = context.price(claim.job.runner) if "money" in claim.allowance else None
+            request = request_of(claim, runner, prompt=claim.plan.prompt, price=price)
             output = runner.runner.answer(replace(request, meter=held.meter))
         except TransportFault as fault:
             return requeue_fault(context, claim, fault)
@@ -137,18 +138,29 @@ def _check(
 
 
 def request_of(
-    claim: Claim, runner: ResolvedRunner, *, prompt: str | None, attempt: int | None = None
+    claim: Claim,
+    runner: ResolvedRunner,
+    *,
+    prompt: str | None,
+    attempt: int | None = None,
+    price: float | None = None,
 ) -> Request:
-    """Build the runner's request from the job. ``prompt`` replaces its last message."""
+    """Build the runner's request from the job. ``prompt`` replaces its last message.
+
+    ``price``: the highest price of one token of the runner, if the loop limits money.
+    """
     job, plan = claim.job, claim.plan
     messages = job.conversation
     if prompt is not None:
         messages = (*messages[:-1], Message(role="user", content=prompt))
     limits = [job.budget.tokens - claim.tokens_used] if job.budget.tokens is not None else []
-    if "tokens" in claim.allowance:
+    allowed = [claim.allowance["tokens"]] if "tokens" in claim.allowance else []
+    if price and "money" in claim.allowance:
+        allowed.append(claim.allowance["money"] / price)
+    if allowed:
         # What the prompt takes is known only afterwards.
         prompt_tokens = sum(len(each.content.encode()) for each in messages) // BYTES_PER_TOKEN
-        limits.append(int(claim.allowance["tokens"]) - prompt_tokens)
+        limits.append(int(min(allowed)) - prompt_tokens)
     return Request(
         messages=messages,
         decoding=plan.decoding,

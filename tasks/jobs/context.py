@@ -62,6 +62,8 @@ class AttemptContext:
     #: Releases what waits for a provider, in a job's partition, after some seconds. Without it, the
     #: next sweep does.
     release_later: Callable[[str, str, float], None] = lambda _job, _provider, _seconds: None
+    #: Returns the highest price of one token of a runner; None if it has none.
+    price: Callable[[RunnerSpec], float | None] = lambda _runner: None
     #: Returns what an answer cost; None if that is unknown.
     cost: Callable[[Job, Output], float | None] = lambda _job, _output: None
     #: Removes this worker's paths from the text of an error.

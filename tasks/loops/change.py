@@ -187,7 +187,8 @@ def inject(
         ]
         refuse(problems)
         complete = [_complete(context, found.config, item) for item in items]
-        return add_items(found, complete, now=now)
+        change = add_items(found, complete, now=now)
+        return replace(change, caps=_caps(context, found.config, change.specs or ()))
 
     return _change(context, name, caller, decide)
 

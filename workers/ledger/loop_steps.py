@@ -207,9 +207,11 @@ class LoopSteps(AcceptSteps):
             fields |= {"reason": change.reason, "paused_by": change.paused_by}
         if change.config is not None:
             fields |= loop_rows.config_fields(change.config)
-            request["limits"] = loop_rows.limit_fields(change.config.budget, change.caps or {})
             if change.config.priority != snapshot.config.priority:
                 fields["share"] = 0  # its place on another line begins where that line begins
+        if change.caps is not None:
+            budget = (change.config or snapshot.config).budget
+            request["limits"] = loop_rows.limit_fields(budget, change.caps)
         if change.specs is not None:
             request["spec"], fields["spec"] = self._packed(change.specs)
         return {**request, "fields": fields}

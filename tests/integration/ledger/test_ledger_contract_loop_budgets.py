@@ -7,11 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.doubles import FakeRunner
 from support.jobs import answer
 from support.ledger_scenario import Scenario
-from support.loops import ADA, LoopScenario, item, used
+from support.loops import ADA, LoopScenario, document, item, used
 from support.settlements import retries_immediately, succeeds
 
+from mulligan.policies.jobs.job import Decoding
+from mulligan.tasks.jobs.attempt import BYTES_PER_TOKEN, request_of
+from mulligan.tasks.jobs.context import ResolvedRunner
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.change import LoopConflict
 from mulligan.tasks.ports.errors import BadInput, TransportFault
@@ -267,3 +271,27 @@ def test_stopping_a_loop_charges_what_was_running(loops: LoopScenario) -> None:
     loops.move("stop")
     assert used(loops.read())["loop:tokens"] == 100
     assert loops.read().budget.reserved == {}
+
+
+def test_the_rest_of_the_money_limits_the_tokens_of_a_call(loops: LoopScenario) -> None:
+    """Given a budget of money only, then the runner is given what can be paid for."""
+    loops.price = 0.001
+    loops.create(*items(1), **budget(loop={"money": 0.5}))
+    loops.plan()
+    claim = loops.claim("i0")
+    runner = ResolvedRunner(runner=FakeRunner(["{}"]), timeout=7.0, decoding=Decoding())
+    request = request_of(claim, runner, prompt="x" * 40, price=loops.price)
+    assert request.token_allowance == 500 - 40 // BYTES_PER_TOKEN
+
+
+def test_an_added_item_with_a_dearer_runner_raises_what_attempts_reserve(
+    loops: LoopScenario,
+) -> None:
+    dear = {"kind": "scripted", "answers": ["dear"]}
+    loops.price = 0.0001
+    loops.create(*items(1), **budget(attempt={"tokens": 100}, loop={"money": 1.0}))
+    loops.price = 0.01
+    change.inject(
+        loops.context, "alpha", document(*(item(f"d{n}", runner=dear) for n in range(5))).items, ADA
+    )
+    assert len(loops.admitted()) == 1  # 100 tokens of the dearest runner are the whole budget

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from support.jobs import answer
 from support.ledger_scenario import Scenario, ScenarioMaker
-from support.loops import ADA, LoopScenario, document, hint, item
+from support.loops import ADA, LoopScenario, document, hint, item, used
 from support.settlements import escalates, retries_immediately, succeeds
 
 from mulligan.policies.jobs.job import RunnerSpec
@@ -545,3 +545,31 @@ def test_a_limit_of_money_that_is_added_later_needs_every_price(loops: LoopScena
     context = replace(loops.context, price=lambda runner: None if runner == dear else 0.1)
     with pytest.raises(BadInput, match="has no price"):
         change.configure(context, "alpha", {"budget": {"loop": {"money": 1}}}, ADA)
+
+
+def test_deleting_a_loop_ends_what_a_person_requeued_meanwhile(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.plan()
+    loops.fails("a")
+    job_id = loops.item("a").job_id
+    loops.move("stop")
+    loops.scenario.end(f"{job_id}:1", "requeued")
+    change.delete(loops.context, "alpha", ADA)
+    assert loops.scenario.view(job_id).state == "cancelled"
+    loops.create(item("a"))
+    assert loops.admitted() == ["a"]
+    assert loops.claim("a").memory.count("json_invalid|$") == 0
+
+
+def test_an_attempt_of_a_deleted_loop_is_not_charged_to_the_next_of_its_name(
+    loops: LoopScenario,
+) -> None:
+    loops.create(item("a"), budget={"attempt": {"tokens": 50}, "loop": {"tokens": 100}})
+    loops.plan()
+    claim = loops.claim("a")
+    loops.scenario.ledger.cancel(claim.job_id)
+    loops.plan()
+    change.delete(loops.context, "alpha", ADA)
+    loops.create(item("a"))
+    loops.scenario.ledger.store_output(claim.lease, answer(tokens=40))
+    assert used(loops.read())["loop:tokens"] == 0

@@ -406,8 +406,8 @@ def test_a_request_names_a_template_of_the_folder(tmp_path: Path, rules: LoopRul
         ({"template": "one", "parameters": {"n": "-"}},
          ["one.yaml:2: loop.runner: ${env:HOME} is only for files of the command line: use a"
           " parameter",
-          "one.yaml:2: loop.name: may contain only letters from A to Z, digits and _.-; it must start"
-          " with a letter or a digit (got '-')"]),
+          "one.yaml:2: loop.name: may contain only letters from A to Z, digits and _.-; it must"
+          " start with a letter or a digit (got '-')"]),
         ({"template": "one", "parameters": {"n": {}}},
          ["one.yaml:1: parameters.n: must be text, a number or a boolean",
           "one.yaml:2: loop.runner: ${env:HOME} is only for files of the command line: use a"

@@ -3,6 +3,18 @@ local key = loop_key(R.loop)
 local state = redis.call('HGET', key, 'state')
 if not state then return { 'gone' } end
 if state == 'running' or state == 'paused' then return { 'held', state } end
+-- What a person requeued meanwhile ends with the loop. A worker that still runs a job of it reports to
+-- no other loop of this name.
+local items = redis.call('HGETALL', loop_key(R.loop, 'items'))
+for i = 1, #items, 2 do
+  local id = string.match(items[i + 1], '^.-|.-|.-|(.-)|')
+  redis.call('DEL', P .. item_memory(R.loop, items[i]))
+  if id ~= '' and redis.call('EXISTS', job_key(id)) == 1 then
+    cancel_run(id, 'its loop was deleted')
+    redis.call('HDEL', job_key(id), 'of_loop', 'item')
+    redis.call('ZREM', P .. 'loops:live', id)
+  end
+end
 for _, part in ipairs({ 'items', 'limits', 'spent', 'reserved', 'ready', 'log', 'spec' }) do
   redis.call('DEL', loop_key(R.loop, part))
 end

@@ -272,3 +272,15 @@ local function note_in_log(loop, note, by)
   redis.call('LPUSH', key, cjson.encode({ at = NOW / 1000, note = note, by = by }))
   redis.call('LTRIM', key, 0, 499)
 end
+
+-- Ends the run of an item that goes on without its job. A worker that still runs it learns at its next
+-- renewal that its lease is lost, and cancels the call.
+local function cancel_run(id, note)
+  local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'of_loop')
+  if not job[1] or TERMINAL[job[1]] then return end
+  local entry = attempt_entry(id, job[2])
+  if redis.call('ZSCORE', P .. 'leases', entry) then charge_unanswered(job[3], entry) end
+  drop_entry(entry)
+  finish(id, job[1], 'cancelled', 'cancelled', note)
+  redis.call('HSET', attempt_key(id, job[2]), 'token', '')
+end

@@ -31,18 +31,6 @@ if not first[1] then return { 'gone' } end
 if first[2] == R.token then return { 'written', redis.call('HGET', loop_key(R.loop), 'released') or '' } end
 if is_stale() then return { 'stale' } end
 
--- Ends the run of an item that goes on without its job. A worker that still runs it learns at its next
--- renewal that its lease is lost, and cancels the call.
-local function cancel_run(id, note)
-  local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'of_loop')
-  if not job[1] or TERMINAL[job[1]] then return end
-  local entry = attempt_entry(id, job[2])
-  if redis.call('ZSCORE', P .. 'leases', entry) then charge_unanswered(job[3], entry) end
-  drop_entry(entry)
-  finish(id, job[1], 'cancelled', 'cancelled', note)
-  redis.call('HSET', attempt_key(id, job[2]), 'token', '')
-end
-
 -- A person has dealt with the failure of an item: its escalation ends.
 local function resolve_run(id, note)
   local n = redis.call('HGET', job_key(id), 'attempt')
