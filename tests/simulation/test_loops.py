@@ -20,11 +20,9 @@ def _create(simulation: Simulation, *items: Any, name: str = "alpha", **config: 
     simulation.fleet.loops.create(make_loop(name, *items, **{"concurrency": 4, **config}))
 
 
-@pytest.mark.parametrize(
-    "call", ["read_loop", "loop_read", "write_loop", "loop_written", "publish"]
-)
+@pytest.mark.parametrize("call", ["loop_read", "write_loop", "loop_written"])
 @pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
-def test_a_planner_may_die_at_every_call(call: str, kind: str) -> None:
+def test_a_planner_may_die_between_any_two_calls(call: str, kind: str) -> None:
     with Simulation(planners=1) as simulation:
         _create(simulation, make_item("a", scores=[40, 90]), make_item("b", "a"))
         simulation.fault(kind, call, process="planner1")

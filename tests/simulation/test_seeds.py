@@ -20,7 +20,7 @@ from simulation.scenario import FIRST_WITH_LOOPS, generate, run
 #: Seeds that are always run. Those of defects that were found and fixed belong here, too.
 CORPUS = range(80)
 #: Seeds with loops.
-LOOPS = range(FIRST_WITH_LOOPS + 1, FIRST_WITH_LOOPS + 17, 2)
+LOOPS = range(FIRST_WITH_LOOPS + 1, FIRST_WITH_LOOPS + 11, 2)
 #: Real seconds for fresh seeds.
 FRESH_SECONDS = 60.0
 
