@@ -65,7 +65,7 @@ class LoopChecker:
     forgotten: set[tuple[str, str]] = field(default_factory=set)
     #: Token of a claim → what becomes of it.
     claims: dict[str, ItemClaim] = field(default_factory=dict)
-    #: Who had a slot after the script before, and the spending of each limit.
+    #: Who had a slot after the script before, and the spending of what was limited.
     _live: set[str] = field(default_factory=set)
     #: Attempts that are being verified, or were a moment ago.
     _verifying: set[Entry] = field(default_factory=set)
@@ -188,7 +188,8 @@ class LoopChecker:
     def _check_budget(self, loop: str) -> None:
         """Invariant: what is used and reserved is never more than a limit.
 
-        A person may lower it below that. Then nothing is added.
+        A person may lower it below that. Then nothing is added, except by what was claimed before
+        there was a limit.
         """
         limits = self._client.hgetall(self._part(loop, "limits"))
         spent = self._client.hgetall(self._part(loop, "spent"))
@@ -196,18 +197,22 @@ class LoopChecker:
             read_amounts(text).get("tokens", 0.0)
             for text in self._client.hgetall(self._part(loop, "reserved")).values()
         )
+        unlimited = sum(
+            each.used or 0.0
+            for each in self.claims.values()
+            if each.loop == loop and each.reserved is None
+        )
         for scope in ("loop", "day"):
             used = float(spent.get(f"{scope}:tokens", 0))
             if scope == "day" and spent.get("day") != str(int(self._now // 86400)):
                 used = 0.0
-            total, before = used + reserved, self._spent.get((loop, scope), 0.0)
-            limit = float(limits.get(f"{scope}:tokens", "inf"))
-            if total > limit and total > before:
+            total, limit = used + reserved, float(limits.get(f"{scope}:tokens", "inf"))
+            if total > limit and total - unlimited > self._spent.get((loop, scope), 0.0):
                 self._violated(
                     f"{loop} uses {used:g} and reserves {reserved:g} tokens of the {limit:g} of"
                     f" its {scope}"
                 )
-            self._spent[loop, scope] = total
+            self._spent[loop, scope] = total - unlimited
 
     def _follow_claim(self, script: str, fields: dict[str, Any], answer: Any) -> None:
         """Note what each claim of an item must be charged with."""
