@@ -155,8 +155,13 @@ class LoopChecker:
 
     def _occupied(self) -> set[str]:
         """Return the jobs of items whose attempt a worker or a verifier has."""
-        leases = [Entry.parse(each) for each in self._client.zrange(f"{self._prefix}leases", 0, -1)]
-        held = {each.job_id for each in leases if each.kind == "attempt" and self._runs(each)}
+        leases = self._client.zrange(f"{self._prefix}leases", 0, -1, withscores=True)
+        found = [(Entry.parse(text), expires / 1000) for text, expires in leases]
+        held = {
+            entry.job_id
+            for entry, expires in found
+            if entry.kind == "attempt" and self._runs(entry, expires)
+        }
         self._verifying = {each for each in self._verifying if self._is_verifying(each)}
         return (held & self.jobs.keys()) | {each.job_id for each in self._verifying}
 
@@ -174,11 +179,12 @@ class LoopChecker:
                 for item in client.zrange(self._part(loop, "ready"), 0, -1):
                     self._violated(f"{loop}/{item} waits for a slot that is free, without a hint")
 
-    def _runs(self, entry: Entry) -> bool:
-        """Whether a leased attempt is more than settled: that of an ended job may be."""
+    def _runs(self, entry: Entry, expires: float) -> bool:
+        """Whether a leased attempt may be running. That of an ended job may be settled only."""
+        if self._row(entry.job_id).get("state") not in TERMINAL:
+            return True
         attempt = keys.attempt(self._prefix, entry.job_id, entry.attempt)
-        ended = self._row(entry.job_id).get("state") in TERMINAL
-        return not ended or not self._client.hexists(attempt, "output")
+        return expires > self._now and not self._client.hexists(attempt, "output")
 
     def _is_verifying(self, entry: Entry) -> bool:
         attempt = keys.attempt(self._prefix, entry.job_id, entry.attempt)
