@@ -135,6 +135,23 @@ def test_the_slot_of_a_cancelled_job_is_free_when_its_worker_has_ended(ends: str
         simulation.check()
 
 
+def test_a_slot_that_a_reader_finds_free_is_given_to_others() -> None:
+    """A person reads a loop after the lease of a stopped item has expired, before the sweep."""
+    with Simulation(planners=1, loop_slots=1) as simulation:
+        _create(simulation, make_item("a", seconds=30), name="beta")
+        simulation.run(1)
+        _create(simulation, make_item("b"))
+        simulation.run(1)
+        simulation.fleet.loops.move("beta", "stop")
+        simulation.run(7.5)
+        simulation.fault("freeze_before", "sweep", seconds=3)
+        simulation.run(2.5)
+        simulation.fleet.loops.skip("alpha", "unknown")
+        simulation.run(12)
+        assert _states(simulation) == {"b": "passed"}
+        simulation.check()
+
+
 def test_the_reservation_of_a_cancelled_job_is_given_back() -> None:
     """Its worker learns that the provider is paused after the job was cancelled."""
     with Simulation(planners=1, loop_slots=1) as simulation:

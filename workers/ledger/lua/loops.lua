@@ -37,9 +37,12 @@ local function move_item(loop, item, record, state, reason)
 end
 
 -- An item takes its slot when it is admitted, and keeps it until its job ends or waits for something
--- else than a worker. A cancelled attempt has it as long as its worker may still run it.
+-- else than a worker. A cancelled attempt has it as long as its worker may still run it. Planning any
+-- loop gives the free slot to all of them; its own may have been deleted.
 local function leave_slot(id, loop)
-  if redis.call('ZREM', P .. 'loops:live', id) == 1 then touch_loop(loop) end
+  if redis.call('ZREM', P .. 'loops:live', id) == 0 then return end
+  if redis.call('EXISTS', loop_key(loop)) == 0 then loop = redis.call('SRANDMEMBER', P .. 'loops:active') end
+  if loop then touch_loop(loop) end
 end
 
 -- The worker of an attempt whose job had ended has given it back: nothing of it is used any more.

@@ -27,7 +27,7 @@ for _, id in ipairs(redis.call('ZRANGE', P .. 'loops:live', 0, -1)) do
   local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'of_loop', 'item')
   local ended = not job[1] or TERMINAL[job[1]]
   if ended and expired(job[2] and redis.call('ZSCORE', P .. 'leases', attempt_entry(id, job[2]))) then
-    redis.call('ZREM', P .. 'loops:live', id)
+    leave_slot(id, job[3] or '')
   else
     local held = job[2] and redis.call('HMGET', attempt_key(id, job[2]), 'worker', 'claimed_at') or {}
     local lease = redis.call('ZSCORE', P .. 'leases', attempt_entry(id, job[2] or 1))
