@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 from support.loops import document, item
@@ -40,7 +42,7 @@ def test_at_most_two_hundred_problems_are_named() -> None:
         {"budget": {"day": {"seconds": 1e10}}},
     ],
 )
-def test_extreme_numbers_are_refused(config: dict[str, object]) -> None:
+def test_extreme_numbers_are_refused(config: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         document(item("a"), **config)
 
