@@ -12,7 +12,7 @@ from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import NOT_JSON, invalid
 from mulligan.console.http.models.loop_models import MAX_ITEMS
 from mulligan.console.loopfiles.inspect_loop import loop_rules
-from mulligan.console.loopfiles.loop_file import read_template
+from mulligan.console.loopfiles.loop_file import read_template, without_references
 from mulligan.policies.jobs.job import HALF_A_PAIR, Name
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument
 from mulligan.policies.value import Value
@@ -61,7 +61,7 @@ def read_loop_body(context: ConsoleContext, body: Any) -> LoopBody:
 
 def read_items_body(body: Any) -> tuple[ItemSpec, ...]:
     """Return the items of a body: one item, or ``{"items": […]}``."""
-    fields = storable_object(body)
+    fields = without_references(dict(storable_object(body)))
     if "items" in fields:
         return _read(AddedItems, fields).items
     return (_read(ItemSpec, fields),)

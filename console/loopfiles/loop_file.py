@@ -95,6 +95,18 @@ def read_specs(path: str, *, environment: Mapping[str, str] | None) -> tuple[Ite
     return spec.items
 
 
+def without_references(data: Raw) -> Raw:
+    """Return the body of a request without references: it must not read the environment.
+
+    Raises BadInput with every reference.
+    """
+    references, _ = read_parameters(None, {}, None)
+    found = references.resolve(data, quoted=lambda _: False)
+    refuse(found.problems)
+    resolved: Raw = found.data
+    return resolved
+
+
 def _template(body: Raw, folder: Path | None) -> tuple[Path, Mapping[str, Any]]:
     name, parameters = body["template"], body.get("parameters") or {}
     problems = [

@@ -14,7 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mulligan.console.loopfiles.inspect_loop import LoopRules, loop_rules
-from mulligan.console.loopfiles.loop_file import lint_loop, read_loop, read_template
+from mulligan.console.loopfiles.loop_file import (
+    lint_loop,
+    read_loop,
+    read_template,
+    without_references,
+)
 from mulligan.policies.jobs.job import Output
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument
 from mulligan.tasks.ports.errors import BadInput
@@ -504,3 +509,9 @@ def _passed(
         candidate = Candidate(output=Output(text=text), text=text)
         checks = [verifiers.build(each.plain()).verify(candidate) for each in item.verifiers]
         yield all(each.status == "pass" for each in checks)
+
+
+def test_added_items_of_a_request_read_no_variable_either() -> None:
+    with pytest.raises(BadInput, match=r"prompt: \$\{env:HOME\} is only for files"):
+        without_references({"id": "a", "prompt": "say ${env:HOME}"})
+    assert without_references({"prompt": "say $${env:HOME}"}) == {"prompt": "say ${env:HOME}"}

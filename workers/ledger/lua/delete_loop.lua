@@ -23,6 +23,9 @@ redis.call('DEL', key)
 redis.call('ZREM', P .. 'loops', R.loop)
 redis.call('SREM', P .. 'loops:active', R.loop)
 drop_entry(loop_entry(R.loop))
+-- Its slots are for the others: planning any loop gives them to all.
+local other = redis.call('SRANDMEMBER', P .. 'loops:active')
+if other then touch_loop(other) end
 -- So that the same request again finds that it was done.
 if given(R.key) then redis.call('SET', loop_key(R.loop, 'key') .. ':' .. R.key, R.digest, 'PX', int(604800000)) end
 event('loop', '', { loop = R.loop, state = 'deleted', by = R.by, tenant = tenant or nil })
