@@ -55,8 +55,13 @@ class LoopView:
 
     @property
     def last_heartbeat(self) -> float | None:
-        """The newest sign of life: of a worker, else of the planner."""
-        beats = [each.renewed_at for each in self.holders if each.renewed_at is not None]
+        """The newest sign of life: of what runs, or of the planner if nothing does."""
+        name = self.snapshot.loop.name
+        beats = [
+            each.renewed_at or each.claimed_at or self.snapshot.record(each.item).since
+            for each in self.reading.fleet.live
+            if each.loop == name
+        ]
         return max(beats, default=self.snapshot.loop.planned_at)
 
 

@@ -18,7 +18,7 @@ from support.settlements import succeeds
 from mulligan.tasks.jobs.publish import Publisher
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.jobs.sweep import run_sweep
-from mulligan.tasks.ports.ledger import Entry
+from mulligan.tasks.ports.ledger import Entry, Publication
 from mulligan.tasks.ports.message_broker import BrokerAway
 from mulligan.workers.celery.broker.celery_broker import CeleryBroker
 from mulligan.workers.celery.broker.queue_depth import depths, empty_queues
@@ -91,6 +91,13 @@ class Stack:
 @pytest.fixture
 def stack(new_redis_scenario: ScenarioMaker, start_broker: StartBroker) -> Stack:
     return Stack(new_redis_scenario(outbox_grace=0.1), start_broker())
+
+
+@pytest.mark.parametrize("name", ["own", "owner-portal", "k1", "i-loop"])
+def test_the_hint_of_a_loop_is_sent_whatever_its_name(stack: Stack, name: str) -> None:
+    """Ids of users' tasks begin with own, and those of keys with k: the name of a loop may, too."""
+    stack.publisher.publish([Publication(Entry("loop", f"p00-{name}", 1), "loop", 5)])
+    assert stack.waiting("loop") == 1
 
 
 def test_an_unsendable_outcome_does_not_stop_the_sweep(stack: Stack) -> None:

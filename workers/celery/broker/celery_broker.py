@@ -155,7 +155,8 @@ class CeleryBroker:
         if entry.kind == "done":
             self._send_outcome(producer, publication)
             return publication
-        if job_ids.is_user_task(entry.job_id):
+        # The id of a hint is the name of a loop, which may look like anything.
+        if entry.kind != "loop" and job_ids.is_user_task(entry.job_id):
             return self._send_user_task(producer, publication)
         self._app.send_task(
             TASKS[entry.kind],
