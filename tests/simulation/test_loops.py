@@ -195,6 +195,16 @@ def test_a_plan_is_stale_when_a_failed_dependency_is_requeued() -> None:
         simulation.check()
 
 
+def test_work_of_subjects_is_found_in_a_ledger_whose_first_jobs_are_items() -> None:
+    with Simulation(planners=1, partitions=2) as simulation:
+        _create(simulation, make_item("a"))
+        simulation.run(10)
+        job = simulation.submit(90, subject="mia")
+        simulation.run(30)
+        assert simulation.view(job).state == "succeeded"
+        simulation.check()
+
+
 def test_a_checker_of_loops_that_finds_nothing_would_be_useless() -> None:
     with Simulation(planners=1) as simulation:
         _create(simulation, make_item("a"), make_item("b", "a"))

@@ -50,6 +50,7 @@ class LoopSteps(AcceptSteps):
     ) -> Written | Literal["conflict", "full"]:
         if not is_loop_name(document.loop.name):
             raise BadInput.at("name", "cannot be the name of a loop")
+        self.numbers()  # its number of partitions is kept before the ledger has jobs
         spec, address = self._packed(document.items)
         now = self.now()
         config = document.loop
