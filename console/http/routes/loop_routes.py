@@ -231,8 +231,9 @@ def _add_changing(router: APIRouter, context: ConsoleContext) -> None:
         changes: Changes,
     ) -> LoopDetail:
         """Change a loop's configuration. Raising a limit that was used up resumes the loop."""
+        values = dict(storable_object(body))
         visible_loop(context, caller, loop_id)
-        change.configure(loops, loop_id, dict(storable_object(body)), changes)
+        change.configure(loops, loop_id, values, changes)
         return _shown(context, caller, loop_id)
 
     def mover(verb: Verb) -> Callable[..., LoopDetail]:

@@ -99,7 +99,11 @@ def test_a_killed_process_of_the_procfile_leaves_nothing_behind(
     agents.submit()
     agents.wait_until_running()
     alive = shell.folder / "home" / "alive"
-    wait_for(lambda: alive.is_dir() and len(list(alive.iterdir())) == 5, "the pools to be ready")
+    wait_for(
+        lambda: alive.is_dir() and len(list(alive.iterdir())) >= 5,
+        "the pools to be ready",
+        seconds=150,
+    )
     for name, process in running.items():
         started = psutil.Process(process.pid).children(recursive=True)
         process.kill()

@@ -19,6 +19,7 @@ from mulligan.policies.jobs.job import TERMINAL, Job, Output
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.ledger import Entry, JobView, Lease, Publication
 from mulligan.tasks.ports.runners import Request
+from mulligan.workers.celery.broker.queues import JOB_QUEUES
 from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.ledger.fake_redis import fake_client
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -35,6 +36,9 @@ QUICK: dict[str, Any] = {
     "lease": 2.0,
     "republish_after": 0.3,
 }
+
+#: The depths of queues without entries.
+EMPTY = dict.fromkeys(JOB_QUEUES, 0)
 
 
 @pytest.fixture(params=["fakeredis", "redis"])
@@ -91,7 +95,7 @@ def test_slow_verifications_run_in_local_workers(stack: LocalStack) -> None:
 
 def test_no_thread_starts_before_the_first_job(stack: LocalStack) -> None:
     before = threading.active_count()
-    assert stack.workers.depths() == {"repair": 0, "verify": 0, "attempt": 0}
+    assert stack.workers.depths() == EMPTY
     assert threading.active_count() == before
 
 
@@ -122,7 +126,7 @@ def test_entries_run_by_queue_then_priority_then_order() -> None:
              publication("p00-c", "attempt", 1), publication("p00-b", "verify", 5),
              publication("p00-a", "repair", 9), publication("p00-e", "attempt", 5)]
         )  # fmt: skip
-        assert stack.workers.depths() == {"repair": 1, "verify": 1, "attempt": 3}
+        assert stack.workers.depths() == {**EMPTY, "repair": 1, "verify": 1, "attempt": 3}
         go.set()
         wait_for(lambda: len(claimed) == 6)
         assert [entry.job_id[-1] for entry in claimed[1:]] == ["a", "b", "c", "d", "e"]
@@ -254,7 +258,7 @@ def test_a_job_submitted_after_closing_stays_in_the_ledger(stack: LocalStack) ->
     stack.close()
     stack.close()
     (job_id,) = submit(stack, make_job(runner=scripted("{}")))
-    assert stack.workers.depths() == {"repair": 0, "verify": 0, "attempt": 0}
+    assert stack.workers.depths() == EMPTY
     view = stack.ledger.job(job_id)
     assert view is not None
     assert view.state == "queued"
