@@ -101,8 +101,8 @@ def _add_changing(router: APIRouter, context: ConsoleContext) -> None:
         changes: Changes,
     ) -> ItemList:
         """Add items to a loop, also to one that is running or completed."""
-        visible_loop(context, caller, loop_id)
         items = read_items_body(body)
+        visible_loop(context, caller, loop_id)
         change.inject(loops, loop_id, items, changes)
         snapshot = visible_loop(context, caller, loop_id).snapshot
         found = [item_row(each, snapshot.record(each.id)) for each in items]
