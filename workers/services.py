@@ -28,6 +28,7 @@ from mulligan.workers.admission.intake import (
     resolve_command,
 )
 from mulligan.workers.alerts.webhooks import Webhooks
+from mulligan.workers.celery.broker.queues import missing_pools
 from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.celery.release_timers import ReleaseTimers
 from mulligan.workers.celery.repeated_lines import RepeatedLines
@@ -189,6 +190,7 @@ def build_services(
             slots=lambda: live.current().loop_slots,
             price=lambda spec: token_price(spec, live.current()),
             provider=lambda name: ledger.breakers.all().get(name),
+            missing_pools=lambda: missing_pools(ledger.beats.served(now=ledger.now())),
             tenant_label=settings.tenant_label,
         ),
         webhooks=Webhooks(ledger, live),

@@ -6,6 +6,7 @@ An agent chooses by these docstrings alone: each says what the tool does, and wh
 from __future__ import annotations
 
 from typing import Annotated, ClassVar
+from urllib.parse import quote
 
 from pydantic import Field
 
@@ -26,7 +27,7 @@ from mulligan.console.mcp.tool_call import (
     read,
 )
 from mulligan.policies.loops.commands import Verb
-from mulligan.policies.loops.loop import ItemState, LoopState
+from mulligan.policies.loops.loop import LoopState, ShownState
 from mulligan.policies.loops.spec import ItemId
 
 Item = Annotated[ItemId, Field(description="The item's id, as in list_items.")]
@@ -91,9 +92,8 @@ class LoopHealth(ToolCall):
 class Why(ToolCall):
     """Explain why a loop, or one item of it, does not run, and what would change that.
 
-    `text` is the reason. `command`, if any, is the command of a terminal that changes it. Call the
-    tool of the same verb instead: `loops reset` is reset_item, `skip` skip_item, `start`
-    start_loop, `resume` resume_loop, `set` configure_loop. Other commands need a person.
+    `text` is the reason. `remedy`, if any, is what changes it: call the tool that `action` names,
+    with `arguments`. If there is no such tool, ask a person to run `command`.
     """
 
     loop: Loop
@@ -121,7 +121,7 @@ class ListItems(ToolCall):
 
     loop: Loop
     state: Annotated[
-        ItemState | None, Field(description="Only items in this state; leave it out for all.")
+        ShownState | None, Field(description="Only items in this state; leave it out for all.")
     ] = None
     limit: Limit = 50
     cursor: Cursor = None
@@ -322,6 +322,39 @@ class AddItems(ChangeCall):
         return self.change("POST", loop_path(self.loop, "tests"), {"items": self.items})
 
 
+# -- the fleet -------------------------------------------------------------------------------------
+
+
+class SetLoopSlots(ChangeCall):
+    """Set how many items of all loops may run at once. It needs a token without a tenant.
+
+    To limit one loop use configure_loop with concurrency.
+    """
+
+    slots: Annotated[int, Field(ge=0, le=100_000, description="The slots that all loops share.")]
+
+    def request(self) -> ConsoleRequest:
+        return self.change("PUT", "/api/loop-slots", {"slots": self.slots})
+
+
+class ResumeQueue(ChangeCall):
+    """Resume a queue, a task type or a provider that was paused, failed or is out of credits.
+
+    Use it if why says so. For a paused loop use resume_loop.
+    """
+
+    what: Annotated[
+        str,
+        Field(
+            max_length=200,
+            description="Such as queue:agent, task_type:review or provider:api.example.",
+        ),
+    ]
+
+    def request(self) -> ConsoleRequest:
+        return self.change("DELETE", f"/api/pauses/{quote(self.what, safe=':')}")
+
+
 TOOLS: dict[str, type[ToolCall]] = {
     "list_loops": ListLoops,
     "get_loop": GetLoop,
@@ -341,4 +374,6 @@ TOOLS: dict[str, type[ToolCall]] = {
     "skip_item": SkipItem,
     "add_items": AddItems,
     "transcripts": Transcripts,
+    "set_loop_slots": SetLoopSlots,
+    "resume_queue": ResumeQueue,
 }

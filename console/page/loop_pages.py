@@ -18,14 +18,15 @@ from mulligan.policies.loops.commands import MOVES, Verb
 from mulligan.policies.loops.health import loop_health
 from mulligan.policies.loops.loop import (
     DONE,
-    ITEM_STATES,
     LOOP_STATES,
+    SHOWN_STATES,
     ItemRecord,
     LoopRecord,
     LoopState,
+    ShownState,
 )
 from mulligan.policies.loops.spec import ItemSpec
-from mulligan.tasks.loops.registry import LoopSummary, list_loops, read_log
+from mulligan.tasks.loops.registry import list_loops, read_log
 from mulligan.tasks.loops.view import LoopView, why_item_of, why_of
 
 #: Maximum loops, items and lines of the log on one page.
@@ -42,6 +43,7 @@ class ItemLine:
 
     spec: ItemSpec
     record: ItemRecord
+    state: ShownState
     #: Why it waits or how it ended.
     reason: str
     resettable: bool
@@ -77,8 +79,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
     ) -> HTMLResponse:
         view, services = visible_loop(context, caller, name), context.services.loops
         snapshot, now = view.snapshot, context.ledger.now()
-        found = LoopSummary(loop=snapshot.loop, items=snapshot.items)
-        specs = [s for s in snapshot.specs if state in ("", snapshot.record(s.id).state)]
+        specs = [s for s in snapshot.specs if state in ("", view.state(s.id))]
         first = int(start or 0)
         following = first + _ITEMS
         return page(
@@ -87,7 +88,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             caller=caller,
             view=view,
             l=snapshot.loop,
-            summary=found,
+            summary=view.summary,
             why=why_of(services, view),
             verbs=_verbs(snapshot.loop),
             health=loop_health(snapshot.loop, view.last_heartbeat, now),
@@ -99,7 +100,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             previous=_page(name, state, max(0, first - _ITEMS)) if first else None,
             following=_page(name, state, following) if following < len(specs) else None,
             state=state,
-            item_states=ITEM_STATES,
+            item_states=SHOWN_STATES,
             log=read_log(services, name, limit=_NOTES, tenant=caller.tenant),
             now=now,
         )
@@ -125,6 +126,7 @@ def _line(view: LoopView, spec: ItemSpec, now: float) -> ItemLine:
     return ItemLine(
         spec=spec,
         record=record,
+        state=view.state(spec.id),
         reason=reason,
         resettable=record.state not in _WAITING,
         skippable=record.state not in DONE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, get_args
@@ -17,8 +17,11 @@ LoopState = Literal["created", "running", "paused", "blocked", "completed", "sto
 ItemState = Literal[
     "pending", "ready", "running", "passed", "failed", "quarantined", "blocked", "skipped"
 ]
+#: As people see it. ``waiting``: it has begun, but gave its slot back while its job waits.
+ShownState = Literal[ItemState, "waiting"]
 LOOP_STATES: tuple[LoopState, ...] = get_args(LoopState)
 ITEM_STATES: tuple[ItemState, ...] = get_args(ItemState)
+SHOWN_STATES: tuple[ShownState, ...] = get_args(ShownState)
 _ITEM_STATES: dict[str, ItemState] = {state: state for state in ITEM_STATES}
 #: The states in which the planner decides what follows.
 PLANNED: frozenset[LoopState] = frozenset({"running", "blocked", "completed"})
@@ -73,6 +76,13 @@ class ItemRecord:
 
 #: Of an item that the ledger does not know yet.
 _NEW = ItemRecord()
+
+
+def shown_state(record: ItemRecord, live: Container[str]) -> ShownState:
+    """Return an item's state as people see it. ``live``: the jobs that have a slot."""
+    if record.state == "running" and record.job_id not in live:
+        return "waiting"
+    return record.state
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,16 +1,17 @@
-"""Why a loop or an item does not run, and the one command that changes it."""
+"""Why a loop or an item does not run, and the one action that changes it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.loops.admission import Demand
 from mulligan.policies.loops.budget import BudgetState, Resource, SharedScope, breaches
 from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemState, LoopSnapshot
 from mulligan.policies.loops.plan import WORDS, satisfied, stuck_items, used_up
+from mulligan.policies.loops.remedy import Action, Remedy
 
 #: What holds an item or a loop back; ``runs`` and ``done`` if nothing does.
 Cause = Literal[
@@ -32,14 +33,21 @@ Cause = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """A sentence, its cause for programs, and the command that changes it, if there is one."""
+    """A sentence, its cause for programs, and what changes it, if something does."""
 
     cause: Cause
     text: str
-    command: str | None = None
+    remedy: Remedy | None = None
+
+    @property
+    def command(self) -> str | None:
+        """The command of a terminal that changes it."""
+        return None if self.remedy is None else self.remedy.command
 
 
-_NOT_PLANNED = Reason(cause="planning", text="the planner has not seen the last change yet")
+#: The pools whose workers plan loops and do their items.
+PLANNERS = "control"
+ITEM_WORKERS = "agent"
 _BEFORE_READY: frozenset[ItemState] = frozenset({"pending", "blocked"})
 #: Of several items that one waits for, which to name: what gave up, what is blocked, the first.
 _URGENCY: dict[ItemState, int] = {"failed": 0, "quarantined": 0, "blocked": 1}
@@ -52,9 +60,13 @@ class Surroundings:
     slots: int
     live: int
     live_of_loop: int
+    #: Whether a worker holds one of them.
+    held: bool = True
     #: The other loops that ask for a slot.
     others: Sequence[Demand] = ()
     budget: BudgetState = field(default_factory=BudgetState)
+    #: The pools of loops and their items without a worker.
+    missing_pools: Collection[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +94,7 @@ def why_item(
     if root == item:
         return reason
     text = f"{item} waits: dependency {reason.text}"
-    return Reason(cause="dependency", text=text, command=reason.command)
+    return replace(reason, cause="dependency", text=text)
 
 
 def why_loop(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits, now: float) -> Reason:
@@ -93,17 +105,16 @@ def why_loop(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits, now: f
         return Reason(cause="done", text="every item passed or was skipped")
     if snapshot.loop.state == "blocked" and (stuck := stuck_items(snapshot)):
         reason = why_item(snapshot, stuck[0], around, job, now)
-        return Reason(
-            cause=reason.cause, text=f"nothing can go on: {reason.text}", command=reason.command
-        )
-    if around.live_of_loop:
+        return replace(reason, text=f"nothing can go on: {reason.text}")
+    if around.live_of_loop and around.held:
         verb = "runs" if around.live_of_loop == 1 else "run"
         return Reason(cause="runs", text=f"{counted(around.live_of_loop, 'item')} {verb}")
+    item = running_item(snapshot)
+    if item is not None and (around.live_of_loop or not snapshot.count("ready")):
+        return why_item(snapshot, item, around, job, now)
     if snapshot.count("ready"):
         return _why_no_slot(snapshot, around)
-    if (item := running_item(snapshot)) is not None:
-        return why_item(snapshot, item, around, job, now)
-    return _NOT_PLANNED
+    return _not_planned(around)
 
 
 def running_item(snapshot: LoopSnapshot) -> str | None:
@@ -143,11 +154,12 @@ def _why_root(
         cause: Cause = "quarantine" if record.state == "quarantined" else "failure"
         ago = f"{duration(now - record.since)} ago"
         text = f"{words} ({', '.join(filter(None, (record.reason, ago)))})"
-        return Reason(cause=cause, text=text, command=f"mulligan loops reset {name} {item}")
+        return Reason(cause=cause, text=text, remedy=_of("reset_item", name, item))
     missing = [each for each in _waits_for(snapshot, item) if snapshot.spec(each) is None]
     if missing and record.state in _BEFORE_READY:
         text = f"{item} waits: dependency {missing[0]} does not exist"
-        return Reason(cause="dependency", text=text, command=f"mulligan loops skip {name} {item}")
+        skip = _of("skip_item", name, item, reason=f"{missing[0]} does not exist")
+        return Reason(cause="dependency", text=text, remedy=skip)
     if record.state == "running" and not job.waiting_for:
         return Reason(
             cause="runs", text=f"{item} runs" + (f" on {job.worker}" if job.worker else "")
@@ -156,9 +168,10 @@ def _why_root(
     if waits is None and record.state == "running":
         waits = _why_parked(snapshot, around, job)
     if waits is None:
-        waits = _NOT_PLANNED if record.state in _BEFORE_READY else _why_no_slot(snapshot, around)
+        unplanned = record.state in _BEFORE_READY
+        waits = _not_planned(around) if unplanned else _why_no_slot(snapshot, around)
     colon = " " if waits.text.startswith("for ") else ": "
-    return Reason(cause=waits.cause, text=f"{item} waits{colon}{waits.text}", command=waits.command)
+    return replace(waits, text=f"{item} waits{colon}{waits.text}")
 
 
 def _why_held(snapshot: LoopSnapshot, around: Surroundings, now: float) -> Reason | None:
@@ -166,22 +179,47 @@ def _why_held(snapshot: LoopSnapshot, around: Surroundings, now: float) -> Reaso
     loop = snapshot.loop
     if loop.state in ("created", "stopped"):
         text = "the loop was not started" if loop.state == "created" else "the loop was stopped"
-        return Reason(cause="not_started", text=text, command=f"mulligan loops start {loop.name}")
+        return Reason(cause="not_started", text=text, remedy=_of("start_loop", loop.name))
     if loop.state != "paused":
         return None
     text = f"the loop was paused {duration(now - loop.since)} ago"
     broken = breaches(loop.config.budget, snapshot.used)
     if not broken:
         if loop.paused_by == "budget":
-            return _NOT_PLANNED
-        return Reason(cause="pause", text=text, command=f"mulligan loops resume {loop.name}")
+            return _not_planned(around)
+        return Reason(cause="pause", text=text, remedy=_of("resume_loop", loop.name))
     scope, resource = broken[0]
     over = used_up(scope, resource) + (" until 00:00 UTC" if scope == "day" else "")
     return Reason(
         cause="budget",
         text=over if loop.paused_by == "budget" else f"{text}, and {over}",
-        command=_raise_budget(snapshot, around, scope, resource),
+        remedy=_raise_budget(snapshot, around, scope, resource),
     )
+
+
+def _of(action: Action, loop: str, item: str | None = None, **more: str) -> Remedy:
+    return Remedy(
+        action=action, arguments={"loop": loop, **({"item": item} if item else {}), **more}
+    )
+
+
+def _set(loop: str, **changes: Any) -> Remedy:
+    return Remedy(action="configure_loop", arguments={"loop": loop, "changes": changes})
+
+
+def _resume(behind: str) -> Remedy:
+    return Remedy(action="resume_queue", arguments={"what": behind})
+
+
+def _start(pool: str) -> Remedy:
+    return Remedy(action="start_worker", arguments={"pool": pool})
+
+
+def _not_planned(around: Surroundings) -> Reason:
+    if PLANNERS in around.missing_pools:
+        text = f"no worker of the pool {PLANNERS} is running to plan it"
+        return Reason(cause="worker", text=text, remedy=_start(PLANNERS))
+    return Reason(cause="planning", text="the planner has not seen the last change yet")
 
 
 def _why_parked(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits) -> Reason:
@@ -194,12 +232,15 @@ def _why_parked(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits) -> 
         case "budget":
             return _why_no_budget(snapshot, around) or Reason(cause="budget", text=text)
         case "queue" | "task_type":
-            return Reason(cause="pause", text=text, command=f"mulligan queue resume {job.behind}")
+            return Reason(cause="pause", text=text, remedy=_resume(job.behind))
         case "provider":
-            command = f"mulligan queue resume {job.behind}" if job.closed else None
-            return Reason(cause="provider", text=text, command=command)
+            remedy = _resume(job.behind) if job.closed else None
+            return Reason(cause="provider", text=text, remedy=remedy)
         case "quota":
             return Reason(cause="budget", text=text)
+    if job.waiting_for == "worker" and ITEM_WORKERS in around.missing_pools:
+        text = f"for a worker: none of the pool {ITEM_WORKERS} is running"
+        return Reason(cause="worker", text=text, remedy=_start(ITEM_WORKERS))
     return Reason(cause="worker" if job.waiting_for in ("worker", "version") else "runs", text=text)
 
 
@@ -210,26 +251,24 @@ def _why_no_slot(snapshot: LoopSnapshot, around: Surroundings) -> Reason:
         return Reason(
             cause="slot",
             text=f"{around.live_of_loop} of {config.concurrency} items of this loop run",
-            command=f"mulligan loops set {name} --concurrency {config.concurrency + 1}",
+            remedy=_set(name, concurrency=config.concurrency + 1),
         )
     if (budget := _why_no_budget(snapshot, around)) is not None:
         return budget
     if around.live < around.slots:
-        return _NOT_PLANNED
+        return _not_planned(around)
     taken = f"{around.live} of {around.slots} slots of all loops are taken"
-    more_slots = f"mulligan loops slots {around.slots + 1}"
+    more_slots = Remedy(action="set_loop_slots", arguments={"slots": around.slots + 1})
     first = min(around.others, key=lambda each: each.priority, default=None)
     if first is None or first.priority > config.priority:
-        return Reason(cause="slot", text=taken, command=more_slots)
+        return Reason(cause="slot", text=taken, remedy=more_slots)
     before = max(1, first.priority - 1)
     return Reason(
         cause="fairness",
         text=f"{taken}, and {first.loop} with priority {first.priority} goes first"
         if first.priority < config.priority
         else f"{taken}, and {first.loop} with the same priority shares them",
-        command=f"mulligan loops set {name} --priority {before}"
-        if before < config.priority
-        else more_slots,
+        remedy=_set(name, priority=before) if before < config.priority else more_slots,
     )
 
 
@@ -246,29 +285,31 @@ def _why_no_budget(snapshot: LoopSnapshot, around: Surroundings) -> Reason | Non
                 cause="budget",
                 text=f"attempts have no cap of {resource}, so that they run one at a time"
                 f" within the {scope} budget",
-                command=f"mulligan loops set {name}"
-                f" --budget attempt.{resource}={_amount((limit - used) / 2, resource)}",
+                remedy=_set_budget(name, "attempt", resource, (limit - used) / 2),
             )
         return Reason(
             cause="budget",
             text=f"the {scope} budget of {resource} has too little left: of"
             f" {_amount(limit)}, {_amount(used)} are used and {_amount(reserved)} are reserved"
             " by running attempts",
-            command=_raise_budget(snapshot, around, scope, resource),
+            remedy=_raise_budget(snapshot, around, scope, resource),
         )
     return None
 
 
 def _raise_budget(
     snapshot: LoopSnapshot, around: Surroundings, scope: SharedScope, resource: Resource
-) -> str:
-    """Return the command that makes room for one more attempt, and for as much again."""
+) -> Remedy:
+    """Make room for one more attempt, and for as much again."""
     budget, limit = around.budget, snapshot.config.budget.shared()[scope, resource]
     used, cap = budget.used.get((scope, resource), 0.0), budget.caps.get(resource, 0.0)
     unclaimed = max(0, around.live_of_loop - budget.reservations)
     needed = used + budget.reserved.get(resource, 0.0) + cap * (unclaimed + 1)
-    more = _amount(max(2 * limit, 2 * used, needed), resource)
-    return f"mulligan loops set {snapshot.loop.name} --budget {scope}.{resource}={more}"
+    return _set_budget(snapshot.loop.name, scope, resource, max(2 * limit, 2 * used, needed))
+
+
+def _set_budget(loop: str, scope: str, resource: Resource, limit: float) -> Remedy:
+    return _set(loop, budget={scope: {resource: _amount(limit, resource)}})
 
 
 def _amount(value: float, resource: Resource | None = None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from mulligan.policies.jobs.breaker import Breaker
@@ -25,6 +25,8 @@ class LoopContext:
     price: Callable[[RunnerSpec], float | None]
     #: Returns the state of a provider; None if it is not known.
     provider: Callable[[str], Breaker | None] = lambda _: None
+    #: Returns the names of the pools that no worker of the fleet serves.
+    missing_pools: Callable[[], Collection[str]] = tuple
     #: The label that names a job's tenant.
     tenant_label: str = "tenant"
     #: Called at named steps, where crash tests kill a process.

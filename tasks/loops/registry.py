@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from mulligan.policies.loops.loop import (
     ItemRecord,
-    ItemState,
     LoopRecord,
     LoopSnapshot,
     LoopState,
+    ShownState,
+    shown_state,
 )
 from mulligan.policies.loops.plan import in_order, plan_loop
 from mulligan.policies.loops.spec import LoopDocument
@@ -27,15 +28,21 @@ class LoopSummary:
 
     loop: LoopRecord
     items: Mapping[str, ItemRecord]
+    #: The jobs that have a slot.
+    live: Container[str]
 
     @property
-    def counts(self) -> dict[ItemState, int]:
-        return dict(Counter(record.state for record in self.items.values()))
+    def counts(self) -> dict[ShownState, int]:
+        return dict(Counter(shown_state(record, self.live) for record in self.items.values()))
 
     @property
     def running(self) -> list[str]:
         """The items that run, the longest one first."""
-        found = [(r.since, name) for name, r in self.items.items() if r.state == "running"]
+        found = [
+            (record.since, name)
+            for name, record in self.items.items()
+            if shown_state(record, self.live) == "running"
+        ]
         return [name for _, name in sorted(found)]
 
 
@@ -53,8 +60,10 @@ def list_loops(
         if tenant in (None, each.tenant) and state in (None, each.state)
     ][:limit]
     items = context.ledger.loop_items([each.name for each in found])
+    live = context.ledger.live_item_jobs()
     return [
-        LoopSummary(loop=loop, items=records) for loop, records in zip(found, items, strict=True)
+        LoopSummary(loop=loop, items=records, live=live)
+        for loop, records in zip(found, items, strict=True)
     ]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from mulligan.policies.figures.waiting_words import waiting_words
-from mulligan.policies.loops.loop import ItemRecord, LoopSnapshot
+from mulligan.policies.loops.loop import ItemRecord, LoopSnapshot, ShownState, shown_state
 from mulligan.policies.loops.spec import ItemSpec
 from mulligan.policies.loops.why import (
     JobWaits,
@@ -18,6 +20,7 @@ from mulligan.policies.loops.why import (
 )
 from mulligan.tasks.loops.change import no_such_loop
 from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.loops.registry import LoopSummary
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView, LiveItem, LoopReading
 
@@ -29,6 +32,8 @@ class LoopView:
     reading: LoopReading
     #: The slots of all loops.
     slots: int
+    #: The pools without a worker.
+    missing_pools: Collection[str] = ()
     #: Whether the reader sees only a tenant's loops: the state of providers is not for everyone.
     of_tenant: bool = False
 
@@ -43,9 +48,20 @@ class LoopView:
             slots=self.slots,
             live=len(fleet.live),
             live_of_loop=sum(each.loop == name for each in fleet.live),
+            held=bool(self.holders),
             others=[d for d in fleet.demands if d.loop != name and d.candidates and d.room > 0],
             budget=self.reading.budget,
+            missing_pools=self.missing_pools,
         )
+
+    @cached_property
+    def summary(self) -> LoopSummary:
+        live = frozenset(each.job_id for each in self.reading.fleet.live)
+        return LoopSummary(loop=self.snapshot.loop, items=self.snapshot.items, live=live)
+
+    def state(self, item: str) -> ShownState:
+        """Return an item's state as people see it."""
+        return shown_state(self.snapshot.record(item), self.summary.live)
 
     @property
     def holders(self) -> list[LiveItem]:
@@ -76,7 +92,12 @@ def view_loop(context: LoopContext, name: str, *, tenant: str | None = None) -> 
     if tenant is not None:
         reading = _without_others(reading)
     slots = context.slots() if reading.fleet.slots is None else reading.fleet.slots
-    return LoopView(reading=reading, slots=slots, of_tenant=tenant is not None)
+    return LoopView(
+        reading=reading,
+        slots=slots,
+        missing_pools=context.missing_pools(),
+        of_tenant=tenant is not None,
+    )
 
 
 def _without_others(reading: LoopReading) -> LoopReading:
@@ -95,6 +116,7 @@ class ItemView:
 
     spec: ItemSpec
     record: ItemRecord
+    state: ShownState
     job: JobView | None
     why: Reason
 
@@ -112,7 +134,7 @@ def view_item(context: LoopContext, name: str, item: str, *, tenant: str | None 
     root, job = root_of(view.snapshot, item), _job(context, view, item)
     waits = _waits(context, view, root, job if root == item else _job(context, view, root))
     why = why_item_of(view, item, context.ledger.now(), waits)
-    return ItemView(spec=spec, record=record, job=job, why=why)
+    return ItemView(spec=spec, record=record, state=view.state(item), job=job, why=why)
 
 
 def why_item_of(view: LoopView, item: str, now: float, waits: JobWaits | None = None) -> Reason:

@@ -176,6 +176,9 @@ class LoopSteps(AcceptSteps):
             for place, row in zip(places, self.calls.records(places), strict=True)
         ]
 
+    def live_item_jobs(self) -> frozenset[str]:
+        return frozenset(self.calls.run("ZRANGE", keys.live_items(self._loops_prefix), 0, -1))
+
     def loop_slots(self) -> int | None:
         found = self.calls.run("GET", keys.loop_slots(self._loops_prefix))
         return None if found is None else int(found)

@@ -11,10 +11,10 @@ from mulligan.console.cli.loops import loop_screen
 from mulligan.console.cli.loops.loop_options import Item, Name, open_loops
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
-from mulligan.console.http.models import loop_models
+from mulligan.console.http.models import loop_models, why_models
 from mulligan.policies.figures.format import duration, timestamp
 from mulligan.policies.loops.health import loop_health
-from mulligan.policies.loops.loop import ItemState, LoopState
+from mulligan.policies.loops.loop import LoopState, ShownState
 from mulligan.tasks.loops import registry, view
 
 Limit = Annotated[int, typer.Option(help="Maximum rows.", min=1, max=10_000)]
@@ -50,26 +50,21 @@ def show(name: Name, json: Json = False) -> None:
 
 def items(
     name: Name,
-    state: Annotated[ItemState | None, typer.Option(help="Only items in this state.")] = None,
+    state: Annotated[ShownState | None, typer.Option(help="Only items in this state.")] = None,
     limit: Limit = 1000,
     json: Json = False,
 ) -> None:
     """List the items of a loop, in the order of its specs."""
     with open_loops() as context:
-        snapshot = view.view_loop(context, name).snapshot
+        every = loop_models.item_rows(view.view_loop(context, name), state=state)
         now = context.ledger.now()
-    found = [
-        (spec, record)
-        for spec in snapshot.specs
-        if state in (None, (record := snapshot.record(spec.id)).state)
-    ][:limit]
+    found = every[:limit]
     if json:
-        rows = [loop_models.item_row(spec, record) for spec, record in found]
-        screen.emit({"tests": [row.model_dump(mode="json") for row in rows]})
+        screen.emit({"tests": [row.model_dump(mode="json") for row in found]})
     elif found:
         loop_screen.print_items(found, now)
-        if len(found) == limit < len(snapshot.specs):
-            screen.note(f"there may be more: --limit {len(snapshot.specs)}, or --state STATE")
+        if len(found) < len(every):
+            screen.note(f"{len(every) - limit:,} more: --limit {len(every)}, or --state STATE")
     else:
         screen.say(f"no items are {state}")
 
@@ -93,7 +88,7 @@ def why(
     with open_loops() as context:
         reason = view.why(context, name, item)
     if json:
-        screen.emit(loop_models.why_row(reason).model_dump(mode="json"))
+        screen.emit(why_models.why_row(reason).model_dump(mode="json"))
         return
     screen.say(reason.text)
     if reason.command:

@@ -8,10 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from mulligan.console.cli.output import screen
-from mulligan.console.http.models.loop_models import TranscriptRow, budget_rows
+from mulligan.console.http.models.loop_models import ItemRow, TranscriptRow, budget_rows
 from mulligan.policies.figures.format import duration, money, number, score, words
-from mulligan.policies.loops.loop import ItemRecord, ItemState
-from mulligan.policies.loops.spec import ItemSpec
+from mulligan.policies.loops.loop import ShownState
 from mulligan.policies.loops.why import Reason
 from mulligan.tasks.loops.registry import LoopSummary
 from mulligan.tasks.loops.view import ItemView, LoopView
@@ -24,6 +23,7 @@ STYLES = {
     "quarantined": "red",
     "blocked": "yellow",
     "paused": "yellow",
+    "waiting": "yellow",
     "skipped": "dim",
     "pending": "dim",
     "stopped": "dim",
@@ -31,9 +31,10 @@ STYLES = {
 
 
 #: How the states of items are listed.
-_ORDER: tuple[ItemState, ...] = (
+_ORDER: tuple[ShownState, ...] = (
     "passed",
     "running",
+    "waiting",
     "ready",
     "pending",
     "blocked",
@@ -71,10 +72,11 @@ def print_loops(loops: Sequence[LoopSummary]) -> None:
 
 
 def print_loop(view: LoopView, why: Reason, now: float) -> None:
-    loop, snapshot = view.snapshot.loop, view.snapshot
+    loop = view.snapshot.loop
     config = loop.config
     screen.out().print(Text(loop.name, style="bold"), _state(loop.state), Text(loop.reason))
-    counts = [f"{snapshot.count(state)} {state}" for state in _ORDER if snapshot.count(state)]
+    found = view.summary.counts
+    counts = [f"{found[state]} {state}" for state in _ORDER if state in found]
     screen.say(f"  items     {', '.join(counts)}")
     live = view.surroundings.live_of_loop
     screen.say(
@@ -101,23 +103,23 @@ def print_why(why: Reason) -> None:
         screen.say(f"  do        {why.command}")
 
 
-def print_items(items: Sequence[tuple[ItemSpec, ItemRecord]], now: float) -> None:
+def print_items(items: Sequence[ItemRow], now: float) -> None:
     table = _table("item", "state", "for", "runs", "after", "reason", right=("runs",))
-    for spec, record in items:
+    for each in items:
         table.add_row(
-            spec.id,
-            _state(record.state),
-            duration(now - record.since),
-            str(record.runs),
-            " ".join(spec.depends_on),
-            record.reason or spec.title,
+            each.id,
+            _state(each.state),
+            duration(now - each.since),
+            str(each.runs),
+            " ".join(each.depends_on),
+            each.reason or each.title,
         )
     screen.out().print(table)
 
 
 def print_item(view: ItemView) -> None:
-    spec, record = view.spec, view.record
-    screen.out().print(Text(spec.id, style="bold"), _state(record.state), Text(spec.title))
+    spec = view.spec
+    screen.out().print(Text(spec.id, style="bold"), _state(view.state), Text(spec.title))
     if spec.depends_on:
         screen.say(f"  after     {', '.join(spec.depends_on)}")
     for criterion in spec.pass_criteria:

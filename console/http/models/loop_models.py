@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,12 +13,13 @@ from mulligan.console.http.models.job_models import (
     document,
     redacted_options,
 )
+from mulligan.console.http.models.why_models import WhyRow, why_row
 from mulligan.policies.jobs.job import RunnerSpec, Usage
 from mulligan.policies.loops.budget import RESOURCES, SHARED_SCOPES, Resource, SharedScope
 from mulligan.policies.loops.health import LoopHealth
-from mulligan.policies.loops.loop import ItemRecord, ItemState, LoopState
+from mulligan.policies.loops.loop import ItemRecord, LoopState, ShownState
 from mulligan.policies.loops.spec import PLAIN_LINE, ItemSpec
-from mulligan.policies.loops.why import Cause, Reason
+from mulligan.policies.loops.why import Reason
 from mulligan.tasks.loops.registry import ItemRunView, LoopSummary
 from mulligan.tasks.loops.view import ItemView, LoopView
 from mulligan.tasks.ports.ledger import LiveItem, LoopNote
@@ -45,7 +46,7 @@ class LoopRow(BaseModel):
     weight: float
     progress: LoopProgress
     #: The number of items in each state that occurs.
-    counts: dict[ItemState, int]
+    counts: dict[ShownState, int]
     #: The item that runs longest.
     current_test: str | None
     tenant: str | None
@@ -57,14 +58,6 @@ class LoopRow(BaseModel):
 class LoopList(BaseModel):
     #: The newest first.
     loops: list[LoopRow]
-
-
-class WhyRow(BaseModel):
-    """Why a loop or an item does not run, and the command that changes it, if there is one."""
-
-    cause: Cause
-    text: str
-    command: str | None
 
 
 class HolderRow(BaseModel):
@@ -159,7 +152,7 @@ class ItemRow(BaseModel):
 
     id: str
     title: str
-    state: ItemState
+    state: ShownState
     since: float
     reason: str
     #: How many jobs were made for it, and the last one.
@@ -282,7 +275,7 @@ def _detail_fields(view: LoopView, why: Reason, *, texts: bool) -> dict[str, Any
     if not texts and config.runner is not None:
         shown = config.model_copy(update={"runner": redacted_options(config.runner)})
     return {
-        **_row_fields(LoopSummary(loop=snapshot.loop, items=snapshot.items)),
+        **_row_fields(view.summary),
         "holders": holder_rows(view.holders),
         "last_heartbeat": view.last_heartbeat,
         "resources": LoopResources(
@@ -324,10 +317,6 @@ def budget_rows(view: LoopView) -> list[BudgetRow]:
     ]
 
 
-def why_row(reason: Reason) -> WhyRow:
-    return WhyRow.model_validate(reason, from_attributes=True)
-
-
 def note_rows(notes: Iterable[LoopNote]) -> list[NoteRow]:
     return [NoteRow.model_validate(each, from_attributes=True) for each in notes]
 
@@ -335,15 +324,22 @@ def note_rows(notes: Iterable[LoopNote]) -> list[NoteRow]:
 # -- items -----------------------------------------------------------------------------------------
 
 
-def item_row(spec: ItemSpec, record: ItemRecord) -> ItemRow:
-    return ItemRow(**_item_fields(spec, record))
+def item_rows(
+    view: LoopView, *, state: ShownState | None = None, chosen: Collection[str] | None = None
+) -> list[ItemRow]:
+    """Return the items in a state, or the chosen ones, in the order of the specs."""
+    return [
+        ItemRow(**_item_fields(spec, view.snapshot.record(spec.id), view.state(spec.id)))
+        for spec in view.snapshot.specs
+        if state in (None, view.state(spec.id)) and (chosen is None or spec.id in chosen)
+    ]
 
 
-def _item_fields(spec: ItemSpec, record: ItemRecord) -> dict[str, Any]:
+def _item_fields(spec: ItemSpec, record: ItemRecord, state: ShownState) -> dict[str, Any]:
     return {
         "id": spec.id,
         "title": spec.title,
-        "state": record.state,
+        "state": state,
         "since": record.since,
         "reason": record.reason,
         "runs": record.runs,
@@ -359,7 +355,7 @@ def item_detail(view: ItemView, *, texts: bool) -> ItemDetail:
     verifiers = [each if texts else redacted_options(each) for each in spec.verifiers]
     runner = spec.runner if texts or spec.runner is None else redacted_options(spec.runner)
     return ItemDetail(
-        **_item_fields(spec, view.record),
+        **_item_fields(spec, view.record, view.state),
         prompt=spec.prompt if texts else REDACTED,
         pass_criteria=[each if texts else REDACTED for each in spec.pass_criteria],
         verifiers=[each.model_dump(mode="json", exclude_defaults=True) for each in verifiers],

@@ -24,7 +24,7 @@ from mulligan.console.http.models.loop_models import (
     SkipReason,
     TranscriptList,
     item_detail,
-    item_row,
+    item_rows,
     transcript_rows,
 )
 from mulligan.console.http.routes.event_routes import (
@@ -37,7 +37,7 @@ from mulligan.console.http.routes.event_routes import (
 )
 from mulligan.console.http.routes.loop_routes import Changes, LoopId, TestId, visible_loop
 from mulligan.console.jobfiles.model_schema import inline_schema
-from mulligan.policies.loops.loop import ItemState
+from mulligan.policies.loops.loop import ShownState
 from mulligan.policies.loops.spec import ItemSpec
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.registry import read_runs
@@ -66,17 +66,12 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
     def tests(
         loop_id: LoopId,
         caller: Reader,
-        state: ItemState | None = None,
+        state: ShownState | None = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         start: Start = "0",
     ) -> ItemList:
         """List the items of a loop, in the order of its specs."""
-        snapshot = visible_loop(context, caller, loop_id).snapshot
-        found = [
-            item_row(spec, snapshot.record(spec.id))
-            for spec in snapshot.specs
-            if state in (None, snapshot.record(spec.id).state)
-        ]
+        found = item_rows(visible_loop(context, caller, loop_id), state=state)
         following = int(start) + limit
         return ItemList(
             tests=found[int(start) : following],
@@ -104,8 +99,8 @@ def _add_changing(router: APIRouter, context: ConsoleContext) -> None:
         items = read_items_body(body)
         visible_loop(context, caller, loop_id)
         change.inject(loops, loop_id, items, changes)
-        snapshot = visible_loop(context, caller, loop_id).snapshot
-        found = [item_row(each, snapshot.record(each.id)) for each in items]
+        chosen = {each.id for each in items}
+        found = item_rows(visible_loop(context, caller, loop_id), chosen=chosen)
         return ItemList(tests=found, total=len(found), cursor=None)
 
     @router.post("/api/loops/{loop_id}/tests/{test_id}/reset", responses=errors(404, 409))

@@ -23,14 +23,13 @@ from mulligan.console.http.models.loop_models import (
     LoopPlan,
     LoopSlots,
     SlotsChange,
-    WhyRow,
     created,
     detail,
     holder_rows,
     note_rows,
     row,
-    why_row,
 )
+from mulligan.console.http.models.why_models import WhyRow, why_row
 from mulligan.console.jobfiles.model_schema import inline_schema
 from mulligan.policies.loops.commands import MOVES, Verb
 from mulligan.policies.loops.health import loop_health

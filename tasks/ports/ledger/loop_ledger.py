@@ -145,6 +145,9 @@ class LoopLedger(Protocol):
     def loop_items(self, names: Sequence[str]) -> list[Mapping[str, ItemRecord]]:
         """Return the states of the items of several loops, without their specs."""
 
+    def live_item_jobs(self) -> frozenset[str]:
+        """Return the jobs of the items that have a slot."""
+
     def loop_slots(self) -> int | None:
         """Return the slots of all loops that a person set; None: those of the settings."""
 

@@ -7,8 +7,10 @@ from support.jobs import answer
 from support.ledger_scenario import ScenarioMaker
 from support.loops import ADA, LoopScenario, document, item
 
+from mulligan.console.http.models.loop_models import item_rows
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.change import NoSuchLoop
+from mulligan.tasks.loops.registry import list_loops
 from mulligan.tasks.loops.view import NoSuchItem, view_item, view_loop, why
 
 
@@ -54,6 +56,22 @@ def test_the_last_heartbeat_is_that_of_what_runs_else_the_planner_s(loops: LoopS
     renewed = view_loop(loops.context, "alpha").last_heartbeat
     assert renewed is not None
     assert renewed >= claimed + 20
+
+
+def test_an_item_whose_job_waits_is_not_shown_as_running(loops: LoopScenario) -> None:
+    """Given a loop of two slots, when all it runs waits for a paused type, others take its slots."""
+    slow = {"task_type": "slow"}
+    loops.create(item("a", **slow), item("b", **slow), item("c"), item("d"), concurrency=2)
+    loops.plan()
+    loops.scenario.ledger.pause("task_type:slow")
+    for name in ("a", "b"):
+        loops.refusal(name)
+    loops.plan()
+    view, (row,) = view_loop(loops.context, "alpha"), list_loops(loops.context)
+    for found in (view.summary, row):
+        assert (found.counts, found.running) == ({"waiting": 2, "running": 2}, ["c", "d"])
+    assert [each.id for each in item_rows(view, state="waiting")] == ["a", "b"]
+    assert view_item(loops.context, "alpha", "a").state == "waiting"
 
 
 def test_the_slots_are_those_that_a_person_set(loops: LoopScenario) -> None:

@@ -1,79 +1,104 @@
-"""`why` with a ledger: each cause is made real, and its command lets the item go on.
+"""`why` with a ledger: each cause is made real, and its remedy lets the item go on.
 
-The commands are carried out by what they mean, not by the command line.
+Each remedy is typed into the command line, sent to the API, and compared with the tool for agents.
 """
 
 from __future__ import annotations
 
 import shlex
-from typing import Any, get_args
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Literal
 
 import pytest
+from support.console_server import client_of
 from support.ledger_scenario import ScenarioMaker
 from support.loops import ADA, LoopScenario, item
 from support.provider_calls import fail_call, open_breaker, start_call
 from support.settlements import retries_immediately
+from typer.testing import CliRunner
 
-from mulligan.policies.loops.commands import Verb
+from mulligan.console.cli import backend as cli_backend
+from mulligan.console.cli.main import create_cli
+from mulligan.console.http.context import open_context
+from mulligan.console.http.models.why_models import why_row
+from mulligan.console.mcp.tool_server import read_call
 from mulligan.policies.loops.why import Reason
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.view import why
 from mulligan.tasks.ports.ledger import Claim
-from mulligan.workers.celery.broker.queues import pause_name
 
+Way = Literal["command", "request"]
 RUNNER = {"runner": {"profile": "of-api"}}
 
 
-@pytest.fixture
-def loops(new_fake_scenario: ScenarioMaker) -> LoopScenario:
-    return LoopScenario(new_fake_scenario(), slots=2)
+@dataclass
+class WhyScenario(LoopScenario):
+    """Loops whose remedies are done in one way."""
+
+    way: Way = "command"
 
 
-def ask(loops: LoopScenario, item: str | None = None, name: str = "alpha") -> tuple[str, str]:
+@pytest.fixture(params=["command", "request"])
+def loops(new_fake_scenario: ScenarioMaker, request: pytest.FixtureRequest) -> WhyScenario:
+    return WhyScenario(new_fake_scenario(), slots=2, way=request.param)
+
+
+def ask(loops: WhyScenario, item: str | None = None, name: str = "alpha") -> tuple[str, str]:
     reason = why(loops.context, name, item)
     return reason.cause, reason.text
 
 
-def do(loops: LoopScenario, reason: Reason) -> None:
-    """Carry out the suggested command and plan the loop."""
-    assert reason.command is not None, reason
-    context = loops.context
-    match shlex.split(reason.command):
-        case ["mulligan", "loops", "reset", name, item]:
-            change.reset(context, name, item, ADA)
-        case ["mulligan", "loops", "skip", name, item]:
-            change.skip(context, name, item, ADA)
-        case ["mulligan", "loops", "set", name, option, value]:
-            change.configure(context, name, setting(option, value), ADA)
-        case ["mulligan", "loops", "slots", slots]:
-            change.set_slots(context, int(slots))
-        case ["mulligan", "loops", word, name]:
-            verb: Verb = next(each for each in get_args(Verb) if each == word)
-            change.move(context, name, verb, ADA)
-        case ["mulligan", "queue", "resume", what]:
-            assert loops.scenario.ledger.resume(pause_name(what))
-            loops.scenario.sweep()  # looks at what was parked
-        case command:
-            pytest.fail(f"unknown command: {command}")
+def do(loops: WhyScenario, reason: Reason) -> None:
+    """Do what is suggested, in the way of this test, and plan the loop."""
+    assert reason.remedy is not None, reason
+    assert reason.command is not None
+    if loops.way == "command":
+        type_command(loops, reason.command)
+    else:
+        send_request(loops, reason)
+    loops.scenario.sweep()  # looks at what was parked
     loops.plan()
 
 
-def setting(option: str, value: str) -> dict[str, Any]:
-    if option != "--budget":
-        return {option.removeprefix("--"): int(value)}
-    path, _, amount = value.partition("=")
-    scope, _, resource = path.partition(".")
-    return {"budget": {scope: {resource: amount}}}
+def type_command(loops: WhyScenario, command: str) -> None:
+    backend = SimpleNamespace(
+        services=SimpleNamespace(loops=loops.context), ledger=loops.scenario.ledger
+    )
+    program, *argv = shlex.split(command)
+    assert program == "mulligan"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli_backend, "locate_ledger", nullcontext)
+        patch.setattr(cli_backend, "connect", lambda _settings: backend)
+        result = CliRunner().invoke(create_cli(), argv)
+    assert result.exit_code == 0, result.output
 
 
-def obey(loops: LoopScenario, item: str) -> None:
+def send_request(loops: WhyScenario, reason: Reason) -> None:
+    row = why_row(reason).remedy
+    assert row is not None
+    assert row.request is not None
+    # A tool of that name makes the same request.
+    tool = read_call(row.action, row.arguments).request()
+    assert (tool.method, tool.path) == (row.request.method, row.request.path)
+    assert tool.body == row.request.body
+    nowhere = {"broker_url": "memory://", "ledger_url": "redis://127.0.0.1:1"}
+    context = open_context(loops.scenario.settings.model_copy(update=nowhere))
+    services = replace(context.services, loops=loops.context, ledger=loops.scenario.ledger)
+    client = client_of(replace(context, services=services))
+    answer = client.request(row.request.method, row.request.path, json=row.request.body)
+    assert answer.is_success, answer.text
+
+
+def obey(loops: WhyScenario, item: str) -> None:
     do(loops, why(loops.context, "alpha", item))
 
 
 # -- dependencies ----------------------------------------------------------------------------------
 
 
-def test_a_failed_dependency(loops: LoopScenario) -> None:
+def test_a_failed_dependency(loops: WhyScenario) -> None:
     loops.create(item("a"), item("b", "a"), item("c", "b"))
     loops.plan()
     loops.fails("a")
@@ -91,7 +116,7 @@ def test_a_failed_dependency(loops: LoopScenario) -> None:
     assert loops.item("c").state == "running"
 
 
-def test_a_quarantined_dependency(loops: LoopScenario) -> None:
+def test_a_quarantined_dependency(loops: WhyScenario) -> None:
     loops.create(item("a"), item("b", "a"))
     loops.plan()
     for _ in range(loops.scenario.settings.max_claims):
@@ -108,7 +133,7 @@ def test_a_quarantined_dependency(loops: LoopScenario) -> None:
     assert loops.item("b").state == "running"
 
 
-def test_a_dependency_that_waits_itself(loops: LoopScenario) -> None:
+def test_a_dependency_that_waits_itself(loops: WhyScenario) -> None:
     loops.create(item("a"), item("b", "a"))
     loops.plan()
     assert ask(loops, "b") == ("dependency", "b waits: dependency a waits for a worker")
@@ -127,7 +152,7 @@ def test_a_dependency_that_waits_itself(loops: LoopScenario) -> None:
 # -- the loop --------------------------------------------------------------------------------------
 
 
-def test_a_loop_that_was_not_started(loops: LoopScenario) -> None:
+def test_a_loop_that_was_not_started(loops: WhyScenario) -> None:
     loops.create(item("a"), item("b", "a"))
     loops.move("stop")
     assert ask(loops) == ("not_started", "the loop was stopped")
@@ -137,7 +162,7 @@ def test_a_loop_that_was_not_started(loops: LoopScenario) -> None:
 
 
 @pytest.mark.parametrize("planned", [True, False])
-def test_a_paused_loop(loops: LoopScenario, planned: bool) -> None:
+def test_a_paused_loop(loops: WhyScenario, planned: bool) -> None:
     loops.create(item("a"))
     if planned:
         loops.plan()
@@ -151,7 +176,7 @@ def test_a_paused_loop(loops: LoopScenario, planned: bool) -> None:
     loops.claim("a")
 
 
-def test_an_attempt_that_a_pause_lets_finish(loops: LoopScenario) -> None:
+def test_an_attempt_that_a_pause_lets_finish(loops: WhyScenario) -> None:
     loops.create(item("a"))
     loops.plan()
     loops.claim("a")
@@ -163,7 +188,7 @@ def test_an_attempt_that_a_pause_lets_finish(loops: LoopScenario) -> None:
 
 
 @pytest.mark.parametrize(("scope", "until"), [("loop", ""), ("day", " until 00:00 UTC")])
-def test_a_loop_that_has_used_up_its_budget(loops: LoopScenario, scope: str, until: str) -> None:
+def test_a_loop_that_has_used_up_its_budget(loops: WhyScenario, scope: str, until: str) -> None:
     budget = {"attempt": {"tokens": 50}, scope: {"tokens": 60}}
     loops.create(item("a"), item("b"), concurrency=1, budget=budget)
     loops.plan()
@@ -177,7 +202,7 @@ def test_a_loop_that_has_used_up_its_budget(loops: LoopScenario, scope: str, unt
     loops.claim("b")
 
 
-def test_a_loop_that_a_person_paused_without_budget(loops: LoopScenario) -> None:
+def test_a_loop_that_a_person_paused_without_budget(loops: WhyScenario) -> None:
     budget = {"attempt": {"tokens": 50}, "loop": {"tokens": 60}}
     loops.create(item("a"), item("b"), concurrency=1, budget=budget)
     loops.plan()
@@ -191,7 +216,7 @@ def test_a_loop_that_a_person_paused_without_budget(loops: LoopScenario) -> None
     loops.claim("b")
 
 
-def test_a_budget_that_running_attempts_have_reserved(loops: LoopScenario) -> None:
+def test_a_budget_that_running_attempts_have_reserved(loops: WhyScenario) -> None:
     budget = {"attempt": {"tokens": 100}, "loop": {"tokens": 150}}
     loops.create(item("a"), item("b"), budget=budget)
     loops.plan()
@@ -205,7 +230,7 @@ def test_a_budget_that_running_attempts_have_reserved(loops: LoopScenario) -> No
     loops.claim("b")
 
 
-def test_an_item_that_was_admitted_before_its_budget_was_set(loops: LoopScenario) -> None:
+def test_an_item_that_was_admitted_before_its_budget_was_set(loops: WhyScenario) -> None:
     loops.create(item("a"), item("b"))
     loops.plan()
     limits = {"budget": {"attempt": {"tokens": 100}, "loop": {"tokens": 150}}}
@@ -217,7 +242,7 @@ def test_an_item_that_was_admitted_before_its_budget_was_set(loops: LoopScenario
     loops.claim("b")
 
 
-def test_attempts_without_a_cap(loops: LoopScenario) -> None:
+def test_attempts_without_a_cap(loops: WhyScenario) -> None:
     loops.create(item("a"), item("b"), item("c"), budget={"loop": {"tokens": 1000}})
     loops.plan()
     loops.claim("a")
@@ -234,7 +259,7 @@ def test_attempts_without_a_cap(loops: LoopScenario) -> None:
 # -- slots -----------------------------------------------------------------------------------------
 
 
-def test_a_loop_that_runs_as_many_items_as_it_may(loops: LoopScenario) -> None:
+def test_a_loop_that_runs_as_many_items_as_it_may(loops: WhyScenario) -> None:
     loops.create(item("a"), item("b"), concurrency=1)
     loops.plan()
     assert ask(loops, "b") == ("slot", "b waits: 1 of 1 items of this loop run")
@@ -242,13 +267,13 @@ def test_a_loop_that_runs_as_many_items_as_it_may(loops: LoopScenario) -> None:
     loops.claim("b")
 
 
-def taken(loops: LoopScenario) -> None:
+def taken(loops: WhyScenario) -> None:
     """Let another loop take both slots."""
     loops.create(item("x"), item("y"), name="beta", priority=7)
     loops.plan("beta")
 
 
-def test_slots_that_other_loops_have_taken(loops: LoopScenario) -> None:
+def test_slots_that_other_loops_have_taken(loops: WhyScenario) -> None:
     taken(loops)
     loops.create(item("a"))
     loops.plan()
@@ -265,7 +290,7 @@ def test_slots_that_other_loops_have_taken(loops: LoopScenario) -> None:
         (5, "gamma with the same priority shares them"),
     ],
 )
-def test_a_loop_that_goes_first(loops: LoopScenario, priority: int, text: str) -> None:
+def test_a_loop_that_goes_first(loops: WhyScenario, priority: int, text: str) -> None:
     taken(loops)
     loops.create(*(item(f"g{n}") for n in range(5)), name="gamma", priority=priority)
     loops.plan("gamma")
@@ -279,7 +304,7 @@ def test_a_loop_that_goes_first(loops: LoopScenario, priority: int, text: str) -
     loops.claim("a")
 
 
-def test_a_retry_that_lost_its_slot(loops: LoopScenario) -> None:
+def test_a_retry_that_lost_its_slot(loops: WhyScenario) -> None:
     loops.create(item("a", task_type="slow"), item("b"), item("c"))
     loops.plan()
     loops.scenario.ledger.pause("task_type:slow")
@@ -296,7 +321,7 @@ def test_a_retry_that_lost_its_slot(loops: LoopScenario) -> None:
 # -- providers and queues --------------------------------------------------------------------------
 
 
-def learn_provider(loops: LoopScenario) -> None:
+def learn_provider(loops: WhyScenario) -> None:
     """Let the ledger learn which provider the runner asks."""
     ledger = loops.scenario.ledger
     known = start_call(ledger, "api")
@@ -304,14 +329,14 @@ def learn_provider(loops: LoopScenario) -> None:
     ledger.requeue(known.lease, delay=0, detail="cancelled")
 
 
-def out_of_credits(loops: LoopScenario) -> None:
+def out_of_credits(loops: WhyScenario) -> None:
     claim = start_call(loops.scenario.ledger, "api")
     fail_call(loops.scenario.ledger, claim, status=402)
     loops.scenario.ledger.cancel(claim.job_id)
 
 
 @pytest.mark.parametrize("cause", ["paused", "breaker", "credits"])
-def test_a_provider_that_is_not_called(loops: LoopScenario, cause: str) -> None:
+def test_a_provider_that_is_not_called(loops: WhyScenario, cause: str) -> None:
     learn_provider(loops)
     loops.create(item("a", **RUNNER))
     loops.plan()
@@ -337,7 +362,7 @@ def test_a_provider_that_is_not_called(loops: LoopScenario, cause: str) -> None:
     loops.claim("a")
 
 
-def test_a_provider_that_is_busy_needs_no_command(loops: LoopScenario) -> None:
+def test_a_provider_that_is_busy_needs_no_command(loops: WhyScenario) -> None:
     learn_provider(loops)
     loops.create(item("a", **RUNNER))
     loops.plan()
@@ -349,7 +374,7 @@ def test_a_provider_that_is_busy_needs_no_command(loops: LoopScenario) -> None:
     assert reason.text == "a waits for api: 8 calls at once are running"
 
 
-def test_a_tenant_does_not_see_the_state_of_a_provider(loops: LoopScenario) -> None:
+def test_a_tenant_does_not_see_the_state_of_a_provider(loops: WhyScenario) -> None:
     learn_provider(loops)
     loops.create(item("a", **RUNNER))
     loops.plan()
@@ -358,7 +383,7 @@ def test_a_tenant_does_not_see_the_state_of_a_provider(loops: LoopScenario) -> N
     assert why(loops.context, "alpha", "a", tenant="").text == "a waits for provider api"
 
 
-def test_a_paused_queue(loops: LoopScenario) -> None:
+def test_a_paused_queue(loops: WhyScenario) -> None:
     loops.create(item("a"))
     loops.plan()
     loops.scenario.ledger.pause("queue:agent")
@@ -372,7 +397,7 @@ def test_a_paused_queue(loops: LoopScenario) -> None:
 # -- nothing holds it ------------------------------------------------------------------------------
 
 
-def test_an_item_that_runs_and_ends(loops: LoopScenario) -> None:
+def test_an_item_that_runs_and_ends(loops: WhyScenario) -> None:
     loops.create(item("a"))
     assert ask(loops, "a") == ("planning", "a waits: the planner has not seen the last change yet")
     loops.plan()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -139,12 +140,33 @@ def test_a_dependency_that_does_not_exist() -> None:
     assert ask(found, "b") == (
         "dependency",
         "b waits: dependency ghost does not exist",
-        "mulligan loops skip alpha b",
+        "mulligan loops skip alpha b --reason 'ghost does not exist'",
     )
     assert ask(found, "c") == (
         "dependency",
         "c waits: dependency b waits: dependency ghost does not exist",
-        "mulligan loops skip alpha b",  # then c goes on
+        "mulligan loops skip alpha b --reason 'ghost does not exist'",  # then c goes on
+    )
+
+
+def test_a_name_with_spaces_is_quoted() -> None:
+    waits = JobWaits(waiting_for="pause", behind="task_type:my type", words="task type my type, …")
+    _, _, command = ask(one("running"), job=waits)
+    assert command == "mulligan queue resume 'task_type:my type'"
+
+
+def test_nobody_plans_or_works() -> None:
+    nobody = replace(FREE, missing_pools=("control", "agent"))
+    assert ask(one("pending"), around=nobody) == (
+        "worker",
+        "a waits: no worker of the pool control is running to plan it",
+        "mulligan worker control",
+    )
+    queued = JobWaits(waiting_for="worker", words="a worker")
+    assert ask(one("running"), around=nobody, job=queued) == (
+        "worker",
+        "a waits for a worker: none of the pool agent is running",
+        "mulligan worker agent",
     )
 
 
@@ -472,7 +494,7 @@ def test_an_item_that_has_begun(job: JobWaits, expected: tuple[str, str, str | N
             (
                 "dependency",
                 "nothing can go on: a waits: dependency ghost does not exist",
-                "mulligan loops skip alpha a",
+                "mulligan loops skip alpha a --reason 'ghost does not exist'",
             ),
         ),
         (
@@ -486,6 +508,12 @@ def test_an_item_that_has_begun(job: JobWaits, expected: tuple[str, str, str | N
             Surroundings(slots=8, live=2, live_of_loop=2),
             RUNS,
             ("runs", "2 items run", None),
+        ),
+        (
+            one("running"),
+            Surroundings(slots=8, live=1, live_of_loop=1, held=False),
+            JobWaits(waiting_for="worker", words="a worker"),
+            ("worker", "a waits for a worker", None),
         ),
         (
             one("ready"),

@@ -73,6 +73,13 @@ REQUESTS: list[tuple[str, dict[str, Any], str, dict[str, Any] | None]] = [
         "POST /api/loops/a/tests/x/skip",
         {"reason": "not needed"},
     ),
+    ("set_loop_slots", {"slots": 3}, "PUT /api/loop-slots", {"slots": 3}),
+    (
+        "resume_queue",
+        {"what": "provider:api/x y"},
+        "DELETE /api/pauses/provider:api%2Fx%20y",
+        None,
+    ),
     (
         "add_items",
         {"loop": "a", "items": [item("y")]},
@@ -101,6 +108,7 @@ def test_the_console_has_every_route() -> None:
         method, _, address = line.partition(" ")
         path, _, query = address.partition("?")
         path = path.replace("/loops/a", "/loops/{loop_id}").replace("/tests/x", "/tests/{test_id}")
+        path = re.sub("/pauses/.+", "/pauses/{what}", path)
         declared = paths[path][method.lower()].get("parameters", [])
         sent = {pair.partition("=")[0] for pair in query.split("&") if pair}
         assert sent <= {each["name"] for each in declared if each["in"] == "query"}, line

@@ -125,6 +125,11 @@ RUN_POOLS = (
 )
 
 
+def missing_pools(served: Collection[str]) -> tuple[str, ...]:
+    """Return the pools with a queue that no worker serves."""
+    return tuple(pool.name for pool in POOLS if not set(pool.queues).issubset(served))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pool:
     """A pool with its size, ready to start."""

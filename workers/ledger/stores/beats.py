@@ -63,6 +63,10 @@ class RedisBeats:
             _with_processes(beat, beats) for name, beat in sorted(beats.items()) if "/" not in name
         ]
 
+    def served(self, *, now: float) -> frozenset[str]:
+        """Return the queues that running workers serve."""
+        return frozenset(queue for beat in self.live(now=now) for queue in beat.queues)
+
     def write(self, beat: Beat, *, process: int | None = None) -> None:
         """Write the beat of a worker or of one of its processes, with the ledger's time."""
         stamped = beat.model_copy(update={"at": self._calls.now()})
