@@ -59,7 +59,7 @@ def test_the_last_heartbeat_is_that_of_what_runs_else_the_planner_s(loops: LoopS
 
 
 def test_an_item_whose_job_waits_is_not_shown_as_running(loops: LoopScenario) -> None:
-    """Given a loop of two slots, when all it runs waits for a paused type, others take its slots."""
+    """Given a loop of two items at once, when both wait for a paused type, then others run."""
     slow = {"task_type": "slow"}
     loops.create(item("a", **slow), item("b", **slow), item("c"), item("d"), concurrency=2)
     loops.plan()
