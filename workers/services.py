@@ -39,6 +39,7 @@ from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stored import rows
 from mulligan.workers.ledger.stores.blobs import blob_store
+from mulligan.workers.local.embedded_redis import EmbeddedRedis
 from mulligan.workers.loops.prices import cost_of, token_price
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
@@ -191,6 +192,7 @@ def build_services(
             price=lambda spec: token_price(spec, live.current()),
             provider=lambda name: ledger.breakers.all().get(name),
             missing_pools=lambda: missing_pools(ledger.beats.served(now=ledger.now())),
+            embedded=settings.broker_url == EmbeddedRedis(settings.home).url,
             tenant_label=settings.tenant_label,
         ),
         webhooks=Webhooks(ledger, live),

@@ -20,8 +20,8 @@ def locate_ledger(settings: Settings) -> Iterator[Settings]:
         return
     if not has_ledger(settings.home):
         raise NoBroker(
-            f"no ledger: nothing has been run in {settings.home} yet; try `mulligan run FILE`,"
-            " or set MULLIGAN_BROKER_URL"
+            f"no ledger in {settings.home.absolute()}: nothing has run there yet. Start"
+            " `mulligan up`, change to the folder where it runs, or set MULLIGAN_BROKER_URL"
         )
     with embedded_redis(settings.home, hung_after=settings.embedded_hung_after) as redis:
         yield settings.model_copy(update={"broker_url": redis.url})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mulligan.console.jobfiles.file_kinds import refuse_other_kinds
 from mulligan.console.jobfiles.prompt_file import expand_prompt_file
 from mulligan.console.jobfiles.source_document import (
     FileProblem,
@@ -90,7 +91,8 @@ def _entries_of(path: str) -> tuple[list[tuple[JobSource, Any]], Sequence[Proble
 
 def read_entries(path: str) -> list[tuple[JobSource, Any]]:
     """Return the raw jobs of a file with their places, or raise BadInput."""
-    return entries(read_document(path, if_empty="; `mulligan init` writes an example"))
+    document = read_document(path, if_empty="; `mulligan init` writes an example")
+    return entries(refuse_other_kinds(document, "job"))
 
 
 def _all_problems(

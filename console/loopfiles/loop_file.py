@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from mulligan.console.jobfiles.file_kinds import FileKind, refuse_other_kinds
 from mulligan.console.jobfiles.job_file import JobSource, with_absolute_path
 from mulligan.console.jobfiles.source_document import (
     STDIN,
@@ -81,7 +82,7 @@ def read_template(document: Any, *, templates: Path | None, rules: LoopRules) ->
 
 def read_specs(path: str, *, environment: Mapping[str, str] | None) -> tuple[ItemSpec, ...]:
     """Read the items of one spec file. Raises BadInput with every problem of their form."""
-    document = _Document.of(path)
+    document = _Document.of(path, "spec")
     raw, problems = _current(document, "spec", "a spec file is a mapping with `items:`")
     refuse(problems)
     references, _ = read_parameters(None, {}, environment)
@@ -90,7 +91,7 @@ def read_specs(path: str, *, environment: Mapping[str, str] | None) -> tuple[Ite
     try:
         spec = SpecDocument.model_validate(_with_absolute_items(part, document.folder).raw)
     except ValidationError as error:
-        refuse(part.place(*problems_of(error, SpecDocument, what="spec")))
+        refuse(part.place(*problems_of(error, SpecDocument)))
         raise
     return spec.items
 
@@ -150,9 +151,9 @@ class _Document:
     file: Path | None = None
 
     @classmethod
-    def of(cls, path: str) -> _Document:
+    def of(cls, path: str, kind: FileKind) -> _Document:
         """Read a file. Raises BadInput."""
-        source = read_document(path)
+        source = refuse_other_kinds(read_document(path), kind)
         return cls(
             source.data,
             JobSource(source, ()).place,
@@ -177,7 +178,7 @@ def _inspect_file(
     folder = path != STDIN and Path(path).is_dir()
     file = str(Path(path) / LOOP_FILE) if folder else path
     try:
-        document = _Document.of(file)
+        document = _Document.of(file, "loop")
     except BadInput as error:
         return None, list(error.problems)
     loop, problems = _inspect(document, parameters, environment, rules)
@@ -324,6 +325,6 @@ def _spec_files(document: _Document, config: Part) -> Iterator[_Document | Probl
 
 def _read_spec(file: Path) -> Iterator[_Document | Problem]:
     try:
-        yield _Document.of(str(file))
+        yield _Document.of(str(file), "spec")
     except BadInput as error:
         yield from error.problems

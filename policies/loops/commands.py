@@ -16,7 +16,7 @@ from mulligan.policies.loops.loop import (
     PausedBy,
 )
 from mulligan.policies.loops.plan import WORDS, used_up
-from mulligan.policies.loops.spec import MOST_ITEMS, ItemSpec, LoopConfig, item_set_problems
+from mulligan.policies.loops.spec import MOST_ITEMS, ItemSpec, LoopConfig
 
 Verb = Literal["start", "stop", "pause", "resume"]
 #: Added items whose ids the loop's log names.
@@ -124,19 +124,25 @@ def skip_item(snapshot: LoopSnapshot, item: str, *, reason: str, now: float) -> 
 
 
 def add_items(snapshot: LoopSnapshot, items: Sequence[ItemSpec], *, now: float) -> LoopChange:
-    """Add items to a loop. Raises NotPossible for ids in use and impossible dependencies."""
+    """Add items to a loop. Raises NotPossible for ids in use.
+
+    Their dependencies have been checked: see item_set_problems.
+    """
     specs = (*snapshot.specs, *items)
     if len(specs) > MOST_ITEMS:
         raise NotPossible(f"the loop would have {len(specs):,} items; {MOST_ITEMS:,} are allowed")
-    if problems := item_problems(specs):
-        raise NotPossible("; ".join(problems))
-    first = ", ".join(item.id for item in items[:_NAMED])
-    more = f" and {len(items) - _NAMED} more" if len(items) > _NAMED else ""
+    if used := [item.id for item in items if snapshot.spec(item.id) is not None]:
+        raise NotPossible(f"the loop has {_listed(used)} already")
     return LoopChange(
         specs=specs,
         items={item.id: ItemRecord(since=now) for item in items},
-        note=f"added {first}{more}",
+        note=f"added {_listed([item.id for item in items])}",
     )
+
+
+def _listed(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+    return ", ".join(ids[:_NAMED]) + more
 
 
 def configure_loop(snapshot: LoopSnapshot, values: dict[str, Any]) -> LoopChange:
@@ -163,11 +169,6 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     for name, value in new.items():
         merged[name] = _merged(old.get(name, {}), value) if isinstance(value, dict) else value
     return {name: value for name, value in merged.items() if value is not None}
-
-
-def item_problems(items: Sequence[ItemSpec]) -> list[str]:
-    """Return ids that occur twice, unknown dependencies and cycles, each once."""
-    return list(dict.fromkeys(problem.message for problem in item_set_problems(items)))
 
 
 def _known(snapshot: LoopSnapshot, item: str) -> ItemRecord:

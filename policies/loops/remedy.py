@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-#: The names of the tools for agents. ``start_worker`` is for people only.
+#: The names of the tools for agents. Only people start workers.
 Action = Literal[
     "start_loop",
     "resume_loop",
@@ -17,6 +17,7 @@ Action = Literal[
     "set_loop_slots",
     "resume_queue",
     "start_worker",
+    "start_all_workers",
 ]
 _WORDS: dict[Action, tuple[str, ...]] = {
     "start_loop": ("loops", "start"),
@@ -27,6 +28,7 @@ _WORDS: dict[Action, tuple[str, ...]] = {
     "set_loop_slots": ("loops", "slots"),
     "resume_queue": ("queue", "resume"),
     "start_worker": ("worker",),
+    "start_all_workers": ("up",),
 }
 
 

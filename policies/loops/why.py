@@ -67,6 +67,8 @@ class Surroundings:
     budget: BudgetState = field(default_factory=BudgetState)
     #: The pools of loops and their items without a worker.
     missing_pools: Collection[str] = ()
+    #: Whether `mulligan up` runs them all.
+    embedded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,14 +213,16 @@ def _resume(behind: str) -> Remedy:
     return Remedy(action="resume_queue", arguments={"what": behind})
 
 
-def _start(pool: str) -> Remedy:
+def _start(pool: str, around: Surroundings) -> Remedy:
+    if around.embedded:
+        return Remedy(action="start_all_workers")
     return Remedy(action="start_worker", arguments={"pool": pool})
 
 
 def _not_planned(around: Surroundings) -> Reason:
     if PLANNERS in around.missing_pools:
         text = f"no worker of the pool {PLANNERS} is running to plan it"
-        return Reason(cause="worker", text=text, remedy=_start(PLANNERS))
+        return Reason(cause="worker", text=text, remedy=_start(PLANNERS, around))
     return Reason(cause="planning", text="the planner has not seen the last change yet")
 
 
@@ -240,7 +244,7 @@ def _why_parked(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits) -> 
             return Reason(cause="budget", text=text)
     if job.waiting_for == "worker" and ITEM_WORKERS in around.missing_pools:
         text = f"for a worker: none of the pool {ITEM_WORKERS} is running"
-        return Reason(cause="worker", text=text, remedy=_start(ITEM_WORKERS))
+        return Reason(cause="worker", text=text, remedy=_start(ITEM_WORKERS, around))
     return Reason(cause="worker" if job.waiting_for in ("worker", "version") else "runs", text=text)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,6 @@ from mulligan.policies.loops.commands import (
     Verb,
     add_items,
     configure_loop,
-    item_problems,
     move_loop,
     reset_item,
     skip_item,
@@ -29,9 +28,11 @@ from mulligan.policies.loops.spec import (
     LoopConfig,
     LoopDocument,
     item_job,
+    item_set_problems,
 )
 from mulligan.policies.problem import Problem
-from mulligan.tasks.jobs.validation_errors import problem_of
+from mulligan.policies.suggestions import did_you_mean
+from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, refuse
 from mulligan.tasks.ports.ledger import LoopReading, LoopWrite, Requester, Written
@@ -44,6 +45,8 @@ CHANGEABLE = frozenset(
     {"priority", "weight", "concurrency", "max_attempts", "auto_heal", "on_blocked", "budget",
      "runner"}
 )  # fmt: skip
+
+_NUMBERS = frozenset({"priority", "weight", "concurrency", "max_attempts"})
 
 
 class NoSuchLoop(BadInput):
@@ -59,7 +62,7 @@ def check_loop(context: LoopContext, document: LoopDocument) -> list[Problem]:
     config = document.loop
     return [
         *(problem.below("loop") for problem in _workspace_problems(context, document)),
-        *(Problem.at("items", text) for text in item_problems(document.items)),
+        *(problem.below("items") for problem in item_set_problems(document.items)),
         *(
             problem.below("items", index)
             for index, item in enumerate(document.items)
@@ -158,6 +161,13 @@ def move(context: LoopContext, name: str, verb: Verb, caller: Requester) -> Loop
     return _change(context, name, caller, lambda found, now: move_loop(found, verb, now=now))
 
 
+def start_new(context: LoopContext, name: str, caller: Requester) -> None:
+    """Start a loop that was created. One that was started before stays as people left it."""
+    reading = context.ledger.read_loop(name)
+    if reading is not None and reading.snapshot.loop.state == "created":
+        move(context, name, "start", caller)
+
+
 def reset(context: LoopContext, name: str, item: str, caller: Requester) -> LoopReading:
     """Run an item again in a new context."""
     return _change(context, name, caller, lambda found, now: reset_item(found, item, now=now))
@@ -180,17 +190,27 @@ def inject(
     """Add items to a loop, also to one that is running or completed."""
 
     def decide(found: LoopSnapshot, now: float) -> LoopChange:
-        problems = [
-            problem.below("items", index)
-            for index, item in enumerate(items)
-            for problem in check_item(context, found.config, item)
-        ]
-        refuse(problems)
-        complete = [_complete(context, found.config, item) for item in items]
-        change = add_items(found, complete, now=now)
-        return replace(change, caps=_caps(context, found.config, change.specs or ()))
+        change = add_items(found, items, now=now)
+        refuse(_added_problems(context, found, items))
+        complete = (_complete(context, found.config, item) for item in items)
+        specs = (*found.specs, *complete)
+        return replace(change, specs=specs, caps=_caps(context, found.config, specs))
 
     return _change(context, name, caller, decide)
+
+
+def _added_problems(
+    context: LoopContext, found: LoopSnapshot, items: Sequence[ItemSpec]
+) -> Iterator[Problem]:
+    """Yield every problem of items whose ids are new."""
+    for index, item in enumerate(items):
+        for problem in check_item(context, found.config, item):
+            yield problem.below("items", index)
+    before = len(found.specs)
+    for problem in item_set_problems((*found.specs, *items)):
+        place, *field = problem.path
+        if isinstance(place, int) and place >= before:
+            yield replace(problem, path=("items", place - before, *field))
 
 
 def configure(
@@ -199,12 +219,15 @@ def configure(
     """Change a loop's configuration. Raising a cap resumes a loop that had used it up."""
     fixed = sorted(values.keys() - CHANGEABLE)
     refuse(Problem.at(each, "cannot be changed", "not_allowed") for each in fixed)
+    # Python would read true as 1.
+    switches = sorted(name for name in _NUMBERS & values.keys() if isinstance(values[name], bool))
+    refuse(Problem.at(each, "must be a number", "wrong_type") for each in switches)
 
     def decide(found: LoopSnapshot, _now: float) -> LoopChange:
         try:
             change = configure_loop(found, values)
         except ValidationError as error:
-            raise BadInput(*map(problem_of, error.errors())) from None
+            raise BadInput(*problems_of(error, LoopConfig)) from None
         if change.config is not None and found.specs:
             # One that uses the loop's runner; if none does, an item that is added is checked.
             own = next((each for each in found.specs if each.runner is None), found.specs[0])
@@ -233,7 +256,7 @@ def delete(context: LoopContext, name: str, caller: Requester) -> None:
     keyed = replace(caller, key=f"delete/{caller.by}/{caller.key}") if caller.key else caller
     answer = context.ledger.delete_loop(name, keyed)
     if answer == "gone" and context.ledger.change_made(name, keyed) != "seen":
-        raise no_such_loop(name)
+        raise no_such_loop(context, name)
     if answer == "held":
         raise LoopConflict(f"the loop {name!r} has not ended: stop it first")
 
@@ -248,7 +271,7 @@ def _change(
     for _ in range(_TRIES):
         reading = context.ledger.read_loop(name)
         if reading is None:
-            raise no_such_loop(name)
+            raise no_such_loop(context, name)
         # A key belongs to this loop, not to a later one of its name.
         uid = reading.snapshot.loop.uid
         keyed = replace(caller, key=f"{uid}/{caller.key}") if caller.key else caller
@@ -271,5 +294,8 @@ def _change(
     raise LedgerUnavailable(f"the loop {name!r} changes too often; try again")
 
 
-def no_such_loop(name: str) -> NoSuchLoop:
-    return NoSuchLoop.at("loop", f"there is no loop {name!r}", "unknown_name")
+def no_such_loop(context: LoopContext, name: str, tenant: str | None = None) -> NoSuchLoop:
+    """Return the error. ``tenant``: whose loops the caller sees; None for all."""
+    seen = [each.name for each in context.ledger.loops() if tenant in (None, each.tenant)]
+    hint = did_you_mean(name, seen)
+    return NoSuchLoop.at("loop", f"there is no loop {name!r}{hint}", "unknown_name")

@@ -27,6 +27,8 @@ class LoopContext:
     provider: Callable[[str], Breaker | None] = lambda _: None
     #: Returns the names of the pools that no worker of the fleet serves.
     missing_pools: Callable[[], Collection[str]] = tuple
+    #: Whether the broker is the one of `mulligan up`, which runs all workers.
+    embedded: bool = False
     #: The label that names a job's tenant.
     tenant_label: str = "tenant"
     #: Called at named steps, where crash tests kill a process.

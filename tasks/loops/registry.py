@@ -119,6 +119,9 @@ def read_runs(
 class LoopPreview:
     """What a loop would do first, if it were created and started."""
 
+    id: str
+    #: Whether a loop of this name exists.
+    name_in_use: bool
     #: Its items, each after those that it depends on, and those that could run at once.
     order: Sequence[str]
     ready: Sequence[str]
@@ -135,4 +138,6 @@ def preview_loop(context: LoopContext, document: LoopDocument) -> LoopPreview:
     planned = plan_loop(snapshot, context.ledger.now()).items
     order = [item.id for item in in_order(document.items)]
     ready = [item for item in order if item in planned and planned[item].state == "ready"]
-    return LoopPreview(order=order, ready=ready)
+    name = document.loop.name
+    in_use = context.ledger.read_loop(name) is not None
+    return LoopPreview(id=name, name_in_use=in_use, order=order, ready=ready)

@@ -34,6 +34,7 @@ class LoopView:
     slots: int
     #: The pools without a worker.
     missing_pools: Collection[str] = ()
+    embedded: bool = False
     #: Whether the reader sees only a tenant's loops: the state of providers is not for everyone.
     of_tenant: bool = False
 
@@ -52,6 +53,7 @@ class LoopView:
             others=[d for d in fleet.demands if d.loop != name and d.candidates and d.room > 0],
             budget=self.reading.budget,
             missing_pools=self.missing_pools,
+            embedded=self.embedded,
         )
 
     @cached_property
@@ -88,7 +90,7 @@ def view_loop(context: LoopContext, name: str, *, tenant: str | None = None) -> 
     """
     reading = context.ledger.read_loop(name)
     if reading is None or tenant not in (None, reading.snapshot.loop.tenant):
-        raise no_such_loop(name)
+        raise no_such_loop(context, name, tenant)
     if tenant is not None:
         reading = _without_others(reading)
     slots = context.slots() if reading.fleet.slots is None else reading.fleet.slots
@@ -96,6 +98,7 @@ def view_loop(context: LoopContext, name: str, *, tenant: str | None = None) -> 
         reading=reading,
         slots=slots,
         missing_pools=context.missing_pools(),
+        embedded=context.embedded,
         of_tenant=tenant is not None,
     )
 

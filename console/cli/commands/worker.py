@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.celery.broker.queues import pools
+from mulligan.workers.celery.broker.queues import POOLS, pools
 from mulligan.workers.settings.model import load_settings
 
 
 def worker(
     pool: Annotated[
-        str, typer.Argument(metavar="POOL", help="control, repair, attempt, verify or edit.")
+        str,
+        typer.Argument(metavar="POOL", help=f"One of {', '.join(pool.name for pool in POOLS)}."),
     ],
 ) -> None:
     """Run the workers of one pool until SIGTERM.

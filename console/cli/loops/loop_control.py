@@ -16,7 +16,8 @@ from mulligan.console.cli.loops.loop_options import (
 )
 from mulligan.console.cli.options import By, Json, Yes
 from mulligan.console.cli.output import screen
-from mulligan.policies.loops.commands import Verb
+from mulligan.console.http.models import loop_models
+from mulligan.policies.loops.commands import MOVES, Verb
 from mulligan.policies.loops.spec import OnBlocked
 from mulligan.tasks.loops import change
 from mulligan.tasks.ports.errors import BadInput
@@ -51,8 +52,10 @@ def resume(name: Name, by: By = None, json: Json = False) -> None:
 
 def _move(name: str, verb: Verb, by: str | None, json: bool) -> None:
     with open_loops() as context:
-        change.move(context, name, verb, requester(by))
-    _tell(f"{name} {_DONE[verb]}", {"loop": name, "done": verb}, json=json)
+        before = change.move(context, name, verb, requester(by)).snapshot.loop.state
+    moved = before != MOVES[verb].to
+    text = _DONE[verb] if moved else f"is {before} already"
+    _tell(f"{name} {text}", {"loop": name, "done": verb, "changed": moved}, json=json)
 
 
 def set_loop(
@@ -130,10 +133,9 @@ def slots(
     with open_loops() as context:
         if number is not None or default:
             change.set_slots(context, None if default else number)
-        chosen = context.ledger.loop_slots()
-        current = context.slots() if chosen is None else chosen
-    origin = "loop_slots of the configuration" if chosen is None else "set by a person"
-    _tell(f"{current} ({origin})", {"slots": current, "configured": chosen is None}, json=json)
+        found = loop_models.slots(context)
+    origin = "set by a person" if found.set else "loop_slots of the configuration"
+    _tell(f"{found.slots} ({origin})", found.model_dump(), json=json)
 
 
 def _tell(text: str, document: dict[str, Any], *, json: bool) -> None:

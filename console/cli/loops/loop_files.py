@@ -19,11 +19,12 @@ from mulligan.console.cli.loops.loop_options import (
 )
 from mulligan.console.cli.options import By, Json
 from mulligan.console.cli.output import screen
+from mulligan.console.http.models import loop_models
 from mulligan.console.loopfiles.import_seed import import_seed
 from mulligan.console.loopfiles.inspect_loop import loop_rules
 from mulligan.console.loopfiles.loop_file import lint_loop, read_loop, read_specs
 from mulligan.policies.figures.format import counted
-from mulligan.tasks.loops import change
+from mulligan.tasks.loops import change, view
 from mulligan.tasks.loops.registry import preview_loop
 from mulligan.workers.settings.model import load_settings
 
@@ -65,25 +66,32 @@ def create(
             environment=os.environ,
             rules=loop_rules(load_settings(), context.intake.problems),
         )
-        name = document.loop.name
         if dry_run:
-            preview = preview_loop(context, document)
-            if json:
-                screen.emit({"loop": name, "order": preview.order, "ready": preview.ready})
-                return
-            screen.say(f"{name}: {counted(len(preview.order), 'item')}, nothing was created")
-            screen.say(f"first: {', '.join(preview.ready)}")
+            _print_plan(loop_models.plan_document(preview_loop(context, document)), json)
             return
-        who = requester(by)
-        created = change.create_loop(context, document, tenant=tenant, by=who.by)
+        name, who = document.loop.name, requester(by)
+        written = change.create_loop(context, document, tenant=tenant, by=who.by)
         if start:
-            change.move(context, name, "start", who)
+            change.start_new(context, name, who)
+        made = view.view_loop(context, name)
+        seen = written.status == "seen"
+        found = loop_models.created(made, view.why_of(context, made), texts=True, seen=seen)
     if json:
-        screen.emit({"loop": name, "created": created.status == "written", "started": start})
+        screen.emit(found.model_dump(mode="json"))
         return
-    screen.say(f"{name} {'created' if created.status == 'written' else 'exists already'}")
-    if not start:
+    screen.say(f"{name} {f'exists already; it is {found.status}' if seen else 'created'}")
+    if found.status == "created":
         screen.say(f"to start it: `mulligan loops start {name}`")
+
+
+def _print_plan(plan: loop_models.LoopPlan, json: bool) -> None:
+    if json:
+        screen.emit(plan.model_dump(mode="json"))
+        return
+    screen.say(f"{plan.id}: {counted(len(plan.order), 'item')}, nothing was created")
+    screen.say(f"first: {', '.join(plan.ready)}")
+    if plan.name_in_use:
+        screen.note(f"there is a loop {plan.id} already", style="yellow")
 
 
 def add(

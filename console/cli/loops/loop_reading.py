@@ -13,7 +13,6 @@ from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.console.http.models import loop_models, why_models
 from mulligan.policies.figures.format import duration, timestamp
-from mulligan.policies.loops.health import loop_health
 from mulligan.policies.loops.loop import LoopState, ShownState
 from mulligan.tasks.loops import registry, view
 
@@ -114,16 +113,14 @@ def health(name: Name, json: Json = False) -> None:
     Exits with 0 if it is healthy or idle, else with 1.
     """
     with open_loops() as context:
-        found = view.view_loop(context, name)
-        now = context.ledger.now()
-    status = loop_health(found.snapshot.loop, found.last_heartbeat, now)
-    beat = found.last_heartbeat
+        found = loop_models.health(view.view_loop(context, name), context.ledger.now())
     if json:
-        screen.emit({"loop": name, "status": status, "last_heartbeat": beat})
+        screen.emit(found.model_dump(mode="json"))
     else:
-        since = f", last heartbeat {duration(now - beat)} ago" if beat else ""
-        screen.say(f"{name} is {status}{since}")
-    good = status in ("healthy", "idle")
+        silent = found.silent_seconds
+        since = "" if silent is None else f", last heartbeat {duration(silent)} ago"
+        screen.say(f"{name} is {found.status}{since}")
+    good = found.status in ("healthy", "idle")
     raise typer.Exit(int(ExitCode.OK if good else ExitCode.SOME_FAILED))
 
 

@@ -16,11 +16,12 @@ from mulligan.console.http.models.job_models import (
 from mulligan.console.http.models.why_models import WhyRow, why_row
 from mulligan.policies.jobs.job import RunnerSpec, Usage
 from mulligan.policies.loops.budget import RESOURCES, SHARED_SCOPES, Resource, SharedScope
-from mulligan.policies.loops.health import LoopHealth
+from mulligan.policies.loops.health import LoopHealth, loop_health
 from mulligan.policies.loops.loop import ItemRecord, LoopState, ShownState
 from mulligan.policies.loops.spec import PLAIN_LINE, ItemSpec
 from mulligan.policies.loops.why import Reason
-from mulligan.tasks.loops.registry import ItemRunView, LoopSummary
+from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.loops.registry import ItemRunView, LoopPreview, LoopSummary
 from mulligan.tasks.loops.view import ItemView, LoopView
 from mulligan.tasks.ports.ledger import LiveItem, LoopNote
 
@@ -114,6 +115,8 @@ class CreatedLoop(LoopDetail):
 
 class LoopPlan(BaseModel):
     """What the loop would do. Nothing was created."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     dry_run: Literal[True] = True
     id: str
@@ -319,6 +322,27 @@ def budget_rows(view: LoopView) -> list[BudgetRow]:
 
 def note_rows(notes: Iterable[LoopNote]) -> list[NoteRow]:
     return [NoteRow.model_validate(each, from_attributes=True) for each in notes]
+
+
+def plan_document(preview: LoopPreview) -> LoopPlan:
+    return LoopPlan.model_validate(preview, from_attributes=True)
+
+
+def slots(context: LoopContext) -> LoopSlots:
+    found = context.ledger.loop_slots()
+    return LoopSlots(slots=context.slots() if found is None else found, set=found is not None)
+
+
+def health(view: LoopView, now: float) -> LoopHealthDocument:
+    loop, beat = view.snapshot.loop, view.last_heartbeat
+    return LoopHealthDocument(
+        status=loop_health(loop, beat, now),
+        last_heartbeat=beat,
+        silent_seconds=None if beat is None else max(0.0, now - beat),
+        waiting_changes=loop.dirty - loop.planned,
+        planned_at=loop.planned_at,
+        holders=holder_rows(view.holders),
+    )
 
 
 # -- items -----------------------------------------------------------------------------------------

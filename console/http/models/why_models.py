@@ -22,7 +22,7 @@ class RemedyRequest(BaseModel):
 class RemedyRow(BaseModel):
     """What changes the state of a loop or an item."""
 
-    #: The tool of `mulligan mcp` that does it, and its arguments. start_worker is for people.
+    #: The tool of `mulligan mcp` that does it, and its arguments. Only people start workers.
     action: Action
     arguments: dict[str, Any]
     #: The request that does it; null if it needs a terminal.
@@ -70,5 +70,5 @@ def _request(remedy: Remedy) -> RemedyRequest | None:
         case "resume_queue":
             what = quote(given["what"], safe=":")
             return RemedyRequest(method="DELETE", path=f"/api/pauses/{what}", body=None)
-        case "start_worker":
+        case "start_worker" | "start_all_workers":
             return None

@@ -14,6 +14,7 @@ from mulligan.console.http.access import Caller, Ops, Producer, Reader
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors
 from mulligan.console.http.loop_body import LoopBody, LoopOptions, read_loop_body, storable_object
+from mulligan.console.http.models import loop_models
 from mulligan.console.http.models.loop_models import (
     CreatedLoop,
     LoopDetail,
@@ -25,14 +26,13 @@ from mulligan.console.http.models.loop_models import (
     SlotsChange,
     created,
     detail,
-    holder_rows,
     note_rows,
+    plan_document,
     row,
 )
 from mulligan.console.http.models.why_models import WhyRow, why_row
 from mulligan.console.jobfiles.model_schema import inline_schema
 from mulligan.policies.loops.commands import MOVES, Verb
-from mulligan.policies.loops.health import loop_health
 from mulligan.policies.loops.loop import LoopState
 from mulligan.policies.loops.spec import ItemSpec, LoopConfig
 from mulligan.tasks.loops import change
@@ -134,10 +134,8 @@ def _add_creating(router: APIRouter, context: ConsoleContext) -> None:
         name = asked.document.loop.name
         loops = context.services.loops
         written = change.create_loop(loops, asked.document, tenant=tenant, by=caller.name)
-        view = view_loop(loops, name)
-        # One that a person has stopped or paused since stays as it is.
-        if asked.options.start and view.snapshot.loop.state == "created":
-            change.move(loops, name, "start", changes)
+        if asked.options.start:
+            change.start_new(loops, name, changes)
         response.status_code = 201 if written.status == "written" else 200
         response.headers["Location"] = f"/api/loops/{name}"
         view = visible_loop(context, caller, name)
@@ -153,10 +151,7 @@ def _tenant(caller: Caller, requested: str | None) -> str:
 
 
 def _dry_run(context: ConsoleContext, asked: LoopBody) -> LoopPlan:
-    name = asked.document.loop.name
-    found = preview_loop(context.services.loops, asked.document)
-    in_use = context.ledger.read_loop(name) is not None
-    return LoopPlan(id=name, name_in_use=in_use, order=list(found.order), ready=list(found.ready))
+    return plan_document(preview_loop(context.services.loops, asked.document))
 
 
 def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
@@ -181,15 +176,7 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
     def health(loop_id: LoopId, caller: Reader) -> LoopHealthDocument:
         """Say whether a loop is alive, from the newest sign of a worker or the planner."""
         view = visible_loop(context, caller, loop_id)
-        loop, beat, now = view.snapshot.loop, view.last_heartbeat, context.ledger.now()
-        return LoopHealthDocument(
-            status=loop_health(loop, beat, now),
-            last_heartbeat=beat,
-            silent_seconds=None if beat is None else max(0.0, now - beat),
-            waiting_changes=loop.dirty - loop.planned,
-            planned_at=loop.planned_at,
-            holders=holder_rows(view.holders),
-        )
+        return loop_models.health(view, context.ledger.now())
 
     @router.get("/api/loops/{loop_id}/why", responses=errors(404))
     def explain(
@@ -260,23 +247,20 @@ def _add_changing(router: APIRouter, context: ConsoleContext) -> None:
 
 
 def _add_slots(router: APIRouter, context: ConsoleContext) -> None:
-    def shown() -> LoopSlots:
-        found = context.ledger.loop_slots()
-        slots = context.services.loops.slots() if found is None else found
-        return LoopSlots(slots=slots, set=found is not None)
+    loops = context.services.loops
 
     @router.get("/api/loop-slots")
     def slots(caller: Ops) -> LoopSlots:
         """Return how many items of all loops may run at once."""
         _refuse_tenants(caller)
-        return shown()
+        return loop_models.slots(loops)
 
     @router.put("/api/loop-slots")
     def set_slots(body: SlotsChange, caller: Ops) -> LoopSlots:
         """Set how many items of all loops may run at once. Running ones finish."""
         _refuse_tenants(caller)
-        change.set_slots(context.services.loops, body.slots)
-        return shown()
+        change.set_slots(loops, body.slots)
+        return loop_models.slots(loops)
 
 
 def _refuse_tenants(caller: Caller) -> None:

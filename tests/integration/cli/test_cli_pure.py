@@ -68,7 +68,7 @@ def test_help_imports_nothing_heavy() -> None:
         (["report", "immediate-loop", "--window-days", "366"], 2, "must be at most 365"),
         (["report", "immediate-loop", "--limit", "9"], 2, "must be at least 10"),
         (["queue", "pause", "queue:celery"], 2, "use queue:repair"),
-        (["jobs", "list"], 3, "nothing has been run"),
+        (["jobs", "list"], 3, "nothing has run there yet. Start `mulligan up`"),
         (["submit", "job.json"], 3, "start it with `mulligan up`, or set MULLIGAN_BROKER_URL"),
     ],
 )

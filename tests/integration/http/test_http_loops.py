@@ -314,6 +314,7 @@ def test_a_configuration_that_is_not_possible_is_refused(client: TestClient) -> 
     refusals: list[tuple[Any, str]] = [
         ({"name": "beta"}, "name: cannot be changed"),
         ({"priority": 0}, "priority: must be at least 1"),
+        ({"priority": True}, "priority: must be a number"),
         ({"budget": {"loop": {"tokens": "many"}}}, "budget.loop.tokens"),
         ({"runner": "unknown"}, "runner"),
         ([], "body: must be a JSON object"),
@@ -343,6 +344,11 @@ def test_items_are_reset_skipped_and_added(client: TestClient, context: ConsoleC
     assert error_of(again) == (409, "conflict")
     wrong = client.post("/api/loops/alpha/tests", json=item("six", verifiers=["json.objet"]))
     assert wrong.status_code == 422
+    wrong = client.post("/api/loops/alpha/tests", json=item("six", "ghost"))
+    assert error_of(wrong)[0] == 422
+    assert wrong.json()["error"]["details"] == [
+        "items[0].depends_on[0]: six depends on ghost, which does not exist"
+    ]
 
 
 def test_a_loop_that_does_nothing_is_deleted(client: TestClient) -> None:

@@ -395,7 +395,7 @@ def test_items_can_be_added_to_a_completed_loop(loops: LoopScenario) -> None:
     change.inject(loops.context, "alpha", document(item("b", "a")).items, ADA)
     assert loops.admitted() == ["b"]
     assert loops.loop().state == "running"
-    with pytest.raises(LoopConflict, match="occurs twice"):
+    with pytest.raises(LoopConflict, match="the loop has b already"):
         change.inject(loops.context, "alpha", document(item("b")).items, ADA)
 
 

@@ -284,7 +284,8 @@ def test_each_cycle_is_named_once_beginning_with_its_first_item(
         ("name: a\nrunner: coder\nspecs: []\n", "specs: name the files with the items, such as"),
         ("name: a\nrunner: coder\nspecs: ['/x/*']\n", "specs[0]: '/x/*' is not a pattern"),
         ("name: a\nrunner: coder\nspecs: ['']\n", "specs[0]: '' is not a pattern"),
-        ("items: []\n", "loop: is required beside `items:`"),
+        ("items: []\n", "this is a spec file: name it under `specs:` of a loop.yaml, or add its"),
+        ("task_type: a\nprompt: p\n", "this is a job file: run it with `mulligan run "),
         ("loop: {name: a, runner: coder}\nitem: []\n", "item: there is no such field beside `loop"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -13,13 +14,12 @@ from mulligan.policies.loops.commands import (
     Verb,
     add_items,
     configure_loop,
-    item_problems,
     move_loop,
     reset_item,
     skip_item,
 )
 from mulligan.policies.loops.loop import ITEM_STATES, ItemRecord, ItemState, LoopState
-from mulligan.policies.loops.spec import MOST_ITEMS
+from mulligan.policies.loops.spec import MOST_ITEMS, item_set_problems
 
 NOW = 100.0
 
@@ -190,16 +190,23 @@ def test_items_cannot_be_added_without_end() -> None:
     ],
 )
 def test_items_that_do_not_fit_are_refused(added: Specs, problem: str) -> None:
-    with pytest.raises(NotPossible, match=problem):
-        add_items(snapshot(), specs_of(added), now=NOW)
+    found = item_set_problems((*snapshot().specs, *specs_of(added)))
+    assert any(re.search(problem, each.message) for each in found)
+
+
+def test_an_id_that_the_loop_has_is_not_added() -> None:
+    with pytest.raises(NotPossible, match="the loop has a already"):
+        add_items(snapshot(), specs_of({"a": (), "new": ()}), now=NOW)
 
 
 def test_all_problems_of_items_are_named_at_once() -> None:
     items = [*specs_of({"a": ("ghost",)}), *specs_of({"a": (), "b": ("b",)})]
-    assert [text.split(",")[0] for text in item_problems(items)] == [
-        "the id a occurs twice",
-        "a depends on ghost",
-        "the dependencies form a cycle: b → b",
+    found = [str(problem).split(",")[0] for problem in item_set_problems(items)]
+    assert found == [
+        "[0].id: the id a occurs twice",
+        "[0].depends_on[0]: a depends on ghost",
+        "[1].id: the id a occurs twice",
+        "[2].depends_on: the dependencies form a cycle: b → b",
     ]
 
 

@@ -1,0 +1,169 @@
+"""`mulligan loops`: every command, what it prints, and what people get wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.cli_process import Shell, new_shell
+from support.ledger_scenario import SettingsMaker
+from support.loops import item
+
+from mulligan.console.http.context import ConsoleContext, open_context
+from mulligan.tasks.jobs.attempt import run_attempt
+from mulligan.tasks.loops.plan import run_plan
+from mulligan.tasks.ports.ledger import Entry
+
+RUNNERS = """
+[runners.good]
+kind = "scripted"
+answers = [{text = "{}", usage = {total_tokens = 10}}]
+
+[runners.bad]
+kind = "scripted"
+answers = ["no"]
+"""
+LOOP: dict[str, Any] = {"name": "nightly", "runner": "good", "specs": ["specs/*.json"]}
+
+
+@pytest.fixture
+def context(settings: SettingsMaker) -> ConsoleContext:
+    """The other side of the ledger: its planner and its workers."""
+    runners = {
+        "good": {"kind": "scripted", "answers": [{"text": "{}", "usage": {"total_tokens": 10}}]},
+        "bad": {"kind": "scripted", "answers": ["no"]},
+    }
+    return open_context(settings(runners=runners))
+
+
+@pytest.fixture
+def shell(redis_url: str) -> Iterator[Shell]:
+    with new_shell(MULLIGAN_BROKER_URL=redis_url, COLUMNS="200") as found:
+        found.write("mulligan.toml", RUNNERS)
+        found.write("loop.yaml", LOOP)
+        (found.folder / "specs").mkdir()
+        items = [item("a"), item("b", "a", runner="bad"), item("c", "b")]
+        found.write("specs/1.json", {"items": items})
+        yield found
+
+
+def say(shell: Shell, *argv: str, code: int = 0) -> str:
+    """Run a command of `mulligan loops` and return what it prints."""
+    result = shell.invoke("loops", *argv, code=code)
+    return f"{result.stdout}{result.stderr}".strip()
+
+
+def work(context: ConsoleContext, name: str = "nightly") -> None:
+    """Plan the loop and run its items until nothing is left."""
+    for _ in range(10):
+        run_plan(context.services.loops, name)
+        reading = context.ledger.read_loop(name)
+        assert reading is not None
+        jobs = [r.job_id for r in reading.snapshot.items.values() if r.state == "running"]
+        for job_id in jobs:
+            for number in range(1, 4):
+                run_attempt(context.services.context, Entry("attempt", job_id, number))
+
+
+def test_a_loop_from_its_file_to_its_end(shell: Shell, context: ConsoleContext) -> None:
+    assert say(shell, "lint", ".") == "no problems"
+    assert (
+        say(shell, "create", ".", "--dry-run") == "nightly: 3 items, nothing was created\nfirst: a"
+    )
+    assert say(shell, "list") == "no loops"
+    made = say(shell, "create", ".", "--by", "ada")
+    assert made == "nightly created\nto start it: `mulligan loops start nightly`"
+    assert say(shell, "why", "nightly").endswith("do: mulligan loops start nightly")
+    assert say(shell, "start", "nightly") == "nightly started"
+    assert say(shell, "start", "nightly") == "nightly is running already"
+    work(context)
+    assert "1 passed, 1 blocked, 1 failed" in say(shell, "show", "nightly")
+    failed = say(shell, "why", "nightly", "c")
+    assert failed.startswith("c waits: dependency b failed (")
+    assert failed.endswith("do: mulligan loops reset nightly b")
+    assert "score 0" in say(shell, "item", "nightly", "b")
+    assert "no" in say(shell, "transcripts", "nightly", "--item", "b")
+    assert say(shell, "reset", "nightly", "b") == "b was reset"
+    assert say(shell, "skip", "nightly", "b", "--reason", "later") == "b was skipped"
+    shell.write("more.json", {"items": [item("d", "c")]})
+    assert say(shell, "add", "nightly", "more.json") == "nightly: added d"
+    assert say(shell, "set", "nightly", "--priority", "1") == "nightly: changed priority"
+    work(context)
+    assert say(shell, "why", "nightly") == "every item passed or was skipped"
+    states = {each["id"]: each["state"] for each in emitted(shell, "items", "nightly")["tests"]}
+    assert states == {"a": "passed", "b": "skipped", "c": "passed", "d": "passed"}
+    log = [each["note"] for each in emitted(shell, "log", "nightly")["log"]]
+    assert {"created", "started", "b was reset", "b was skipped: later", "added d"} <= set(log)
+    assert "nightly  completed     3/4  1" in say(shell, "list")
+    assert say(shell, "delete", "nightly", "--yes") == "nightly was deleted"
+
+
+def emitted(shell: Shell, *argv: str) -> Any:
+    return json.loads(say(shell, *argv, "--json"))
+
+
+def test_pausing_and_stopping(shell: Shell, context: ConsoleContext) -> None:
+    say(shell, "create", ".", "--start")
+    assert say(shell, "pause", "nightly") == "nightly paused; running attempts finish"
+    assert say(shell, "resume", "nightly") == "nightly resumed"
+    run_plan(context.services.loops, "nightly")
+    stopped = say(shell, "stop", "nightly")
+    assert stopped == "nightly stopped; what was running was cancelled"
+    assert say(shell, "pause", "nightly", code=2).endswith("that is stopped: it does not run")
+    assert say(shell, "health", "nightly").startswith("nightly is idle")
+    assert say(shell, "create", ".", "--start") == "nightly exists already; it is stopped"
+
+
+def test_documents_are_those_of_the_api(shell: Shell, context: ConsoleContext) -> None:
+    created = emitted(shell, "create", ".", "--start")
+    assert (created["id"], created["created"], created["status"]) == (
+        "nightly",
+        "created",
+        "running",
+    )
+    assert emitted(shell, "create", ".")["created"] == "seen"
+    plan = emitted(shell, "create", ".", "--dry-run")
+    assert (plan["dry_run"], plan["name_in_use"], plan["ready"]) == (True, True, ["a"])
+    assert emitted(shell, "slots", "3") == {"slots": 3, "set": True}
+    assert emitted(shell, "slots", "--default")["set"] is False
+    assert emitted(shell, "health", "nightly").keys() >= {"status", "silent_seconds", "holders"}
+    assert emitted(shell, "start", "nightly") == {
+        "loop": "nightly",
+        "done": "start",
+        "changed": False,
+    }
+    remedy = emitted(shell, "why", "nightly")["remedy"]
+    assert (remedy["action"], remedy["request"]) == ("start_worker", None)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["show", "nightley"], "there is no loop 'nightley'; did you mean 'nightly'?"),
+        (["item", "nightly", "x"], "the loop 'nightly' has no item 'x'"),
+        (["add", "nightly", "loop.yaml"], "loop.yaml: this is a loop file: create the loop with"),
+        (["add", "nightly", "job.json"], "job.json: this is a job file: run it with `mulligan run"),
+        (["add", "nightly", "specs/1.json"], "the loop has a, b, c already"),
+        (["add", "nightly", "ghost.json"], "d depends on ghost, which does not exist"),
+        (["create", "specs/1.json"], "this is a spec file: name it under `specs:` of a loop.yaml"),
+        (["create", "job.json"], "this is a job file: run it with `mulligan run job.json`"),
+        (["set", "nightly"], "nothing to change: give an option, such as --priority 1"),
+        (["set", "nightly", "--budget", "days.tokens=1"], "days: there is no such field; did you"),
+        (["reset", "nightly", "a"], "a is pending: there is nothing to reset"),
+        (["delete", "nightly"], "Pass --yes"),
+    ],
+)
+def test_mistakes_get_a_clear_message(shell: Shell, argv: list[str], message: str) -> None:
+    say(shell, "create", ".")
+    shell.write("job.json", {"task_type": "t", "prompt": "p", "verifiers": ["json.object"]})
+    shell.write("ghost.json", {"items": [item("d", "ghost")]})
+    assert message in say(shell, *argv, code=2)
+
+
+def test_a_job_command_names_the_command_for_loops(shell: Shell) -> None:
+    printed = shell.invoke("run", "loop.yaml", code=2).stderr
+    assert printed.strip().endswith(
+        "this is a loop file: create the loop with `mulligan loops create loop.yaml`"
+    )
