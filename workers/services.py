@@ -192,6 +192,7 @@ def build_services(
             price=lambda spec: token_price(spec, live.current()),
             provider=lambda name: ledger.breakers.all().get(name),
             missing_pools=lambda: missing_pools(ledger.beats.served(now=ledger.now())),
+            keep=blobs.keep,
             embedded=settings.broker_url == EmbeddedRedis(settings.home).url,
             tenant_label=settings.tenant_label,
         ),

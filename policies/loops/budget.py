@@ -1,6 +1,6 @@
 """Budgets of loops: tokens, money and seconds for each attempt, item, loop and day.
 
-The ledger enforces them in the claim's own script (workers/ledger/lua/budget.lua), because two
+The ledger enforces them in the claim's own script (workers/ledger/lua/loops.lua), because two
 claims at once must not spend the same rest. Here are the values.
 """
 

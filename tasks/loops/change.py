@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from mulligan.policies.jobs.job import Job, RunnerSpec, Workspace
-from mulligan.policies.loops.budget import Resource, attempt_caps
 from mulligan.policies.loops.commands import (
     NotPossible,
     Verb,
@@ -33,6 +32,7 @@ from mulligan.policies.loops.spec import (
 from mulligan.policies.problem import Problem
 from mulligan.policies.suggestions import did_you_mean
 from mulligan.tasks.jobs.validation_errors import problems_of
+from mulligan.tasks.loops.caps import current_caps
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, refuse
 from mulligan.tasks.ports.ledger import LoopReading, LoopWrite, Requester, Written
@@ -116,7 +116,7 @@ def create_loop(
         items=tuple(_complete(context, document.loop, item) for item in document.items),
         states=document.states,
     )
-    caps = _caps(context, packed.loop, packed.items)
+    caps = current_caps(context, packed.loop, packed.items)
     answer = context.ledger.create_loop(packed, caps=caps, tenant=tenant, by=by)
     if answer == "conflict":
         raise LoopConflict.at(
@@ -126,17 +126,6 @@ def create_loop(
         raise LoopConflict("there are too many loops: delete some that have ended")
     context.publish(answer.publish)
     return answer
-
-
-def _caps(
-    context: LoopContext, config: LoopConfig, items: Sequence[ItemSpec]
-) -> dict[Resource, float]:
-    """Return the most that one attempt may use, by the most expensive runner."""
-    runners = {(item.runner or config.runner): None for item in items}
-    prices = [context.price(runner) for runner in runners if runner is not None]
-    known = [price for price in prices if price is not None]
-    price = max(known) if known and len(known) == len(prices) else None
-    return attempt_caps(config.budget, price=price)
 
 
 def _packed(context: LoopContext, workspace: Workspace | None) -> Workspace | None:
@@ -194,7 +183,7 @@ def inject(
         refuse(_added_problems(context, found, items))
         complete = (_complete(context, found.config, item) for item in items)
         specs = (*found.specs, *complete)
-        return replace(change, specs=specs, caps=_caps(context, found.config, specs))
+        return replace(change, specs=specs, caps=current_caps(context, found.config, specs))
 
     return _change(context, name, caller, decide)
 
@@ -237,7 +226,7 @@ def configure(
                 for item in found.specs
                 for problem in _cost_problems(context, change.config, item.runner)
             )
-            return replace(change, caps=_caps(context, change.config, found.specs))
+            return replace(change, caps=current_caps(context, change.config, found.specs))
         return change
 
     return _change(context, name, caller, decide)

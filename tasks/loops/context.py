@@ -31,5 +31,7 @@ class LoopContext:
     embedded: bool = False
     #: The label that names a job's tenant.
     tenant_label: str = "tenant"
+    #: Keeps a stored workspace from expiring.
+    keep: Callable[[str], None] = lambda _: None
     #: Called at named steps, where crash tests kill a process.
     step: Callable[[str, str], None] = lambda _name, _loop: None

@@ -15,11 +15,13 @@ from mulligan.policies.loops.budget import breaches
 from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
 from mulligan.policies.loops.plan import plan_loop
 from mulligan.policies.loops.spec import item_job
+from mulligan.tasks.loops.caps import current_caps
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.ledger import ItemRun, LoopReading, LoopWrite, Written
 
 #: Tries of one hint while others write. The hint stays, so that nothing is forgotten.
 _TRIES = 10
+_HOUR = 3600.0
 _DAY = 86400.0
 
 
@@ -40,6 +42,7 @@ def run_plan(context: LoopContext, name: str) -> Planned:
         if reading is None:
             return Planned(loop=name, result="gone")
         context.step("loop_read", name)
+        _keep_workspaces(context, reading.snapshot)
         write = decide(context, reading)
         written = context.ledger.write_loop(write)
         if isinstance(written, Written):
@@ -56,6 +59,10 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
     """Return what follows from a reading: the loop's plan, and who gets the free slots."""
     snapshot, fleet = reading.snapshot, reading.fleet
     change = plan_loop(snapshot, context.ledger.now())
+    if any(resource == "money" for _, resource in reading.budget.limits):
+        caps = current_caps(context, snapshot.config, snapshot.specs)
+        if caps != reading.budget.caps:  # prices have changed
+            change = replace(change, caps=caps)
     demands = [
         *(each for each in fleet.demands if each.loop != snapshot.loop.name),
         *_own_demand(reading, change),
@@ -73,6 +80,17 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
         planned=snapshot.loop.dirty,
         wake_at=_next_day(snapshot, context.ledger.now()),
     )
+
+
+def _keep_workspaces(context: LoopContext, snapshot: LoopSnapshot) -> None:
+    """Keep the workspaces of a loop's items from expiring: once an hour is often enough."""
+    planned_at, now = snapshot.loop.planned_at or 0.0, context.ledger.now()
+    if planned_at // _HOUR == now // _HOUR:
+        return
+    spaces = {snapshot.config.workspace, *(spec.workspace for spec in snapshot.specs)}
+    for address in {space.snapshot for space in spaces if space is not None}:
+        if address is not None:
+            context.keep(address)
 
 
 def _own_demand(reading: LoopReading, change: LoopChange) -> Iterator[Demand]:

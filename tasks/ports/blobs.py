@@ -14,5 +14,8 @@ class BlobStore(Protocol):
         ``paid``: they are part of an answer, so a store that is away is waited for.
         """
 
+    def keep(self, address: str) -> None:
+        """Start the term anew after which the bytes expire. Raises BlobsUnavailable."""
+
     def get(self, address: str) -> bytes:
         """Return the bytes, or raise MissingBlob or BlobsUnavailable."""

@@ -52,6 +52,8 @@ class LoopScenario:
     slots: int = 10
     price: float | None = None
     published: list[Publication] = field(default_factory=list)
+    #: The workspaces that planners kept from expiring.
+    kept: list[str] = field(default_factory=list)
 
     @property
     def context(self) -> LoopContext:
@@ -61,6 +63,7 @@ class LoopScenario:
             publish=self.published.extend,
             slots=lambda: self.slots,
             price=lambda _: self.price,
+            keep=self.kept.append,
             provider=lambda name: self.scenario.ledger.breakers.all().get(name),
         )
 

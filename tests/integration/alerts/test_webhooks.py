@@ -566,7 +566,9 @@ def test_every_change_of_a_loop_is_sent(new_alerts: AlertsMaker, receiver: Recei
     loops.move("stop")
     delete(loops.context, "alpha", ADA)
     assert alerts.tick() == len(receiver.bodies) == 7
-    sent = sorted(receiver.bodies, key=lambda body: int(body["id"].rpartition("-")[2]))
+    sent = sorted(receiver.bodies, key=lambda body: body["version"])
+    assert len({body["version"] for body in sent}) == 7
+    assert sorted(body["changed_at"] for body in sent) == [body["changed_at"] for body in sent]
     assert [body["state"] for body in sent] == [
         "created", "running", "paused", "running", "completed", "stopped", "deleted",
     ]  # fmt: skip

@@ -65,6 +65,9 @@ def test_a_blob_in_redis_outlives_jobs_and_is_renewed_by_use(
     redis_client.expire(key, 5)
     store.put(DATA)
     assert redis_client.ttl(key) > 1000
+    redis_client.expire(key, 5)
+    store.keep(ADDRESS)
+    assert redis_client.ttl(key) > 1000
 
 
 @pytest.mark.parametrize("address", ["sha256:../../etc/passwd", "../secret", "sha256:", "a/b"])

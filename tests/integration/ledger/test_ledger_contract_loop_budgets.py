@@ -253,6 +253,17 @@ def test_money_follows_from_the_tokens_and_the_price(loops: LoopScenario) -> Non
     assert used(loops.read())["loop:money"] == pytest.approx(0.7)
 
 
+def test_a_new_price_counts_from_the_next_plan_on(loops: LoopScenario) -> None:
+    loops.price = 0.01
+    limit(loops, 2, attempt={"tokens": 100}, loop={"money": 2.5})
+    loops.price = 0.02
+    loops.plan()
+    assert loops.claim("i0").allowance == {"tokens": 100, "money": 2.0}
+    version = loops.loop().version
+    loops.plan()
+    assert loops.loop().version == version  # nothing is written again
+
+
 def test_a_budget_of_money_needs_a_price(loops: LoopScenario) -> None:
     with pytest.raises(BadInput, match="has no price"):
         loops.create(*items(1), **budget(loop={"money": 1}))

@@ -122,6 +122,21 @@ def test_the_sweep_finds_a_loop_whose_hint_is_gone(loops: LoopScenario) -> None:
     assert loops.scenario.swept_entries() == {str(hint())}
 
 
+def test_the_workspaces_of_a_loop_do_not_expire_while_it_exists(loops: LoopScenario) -> None:
+    """Given a stopped loop, when the sweep looks at it once a day, then its workspace is kept."""
+    here = {"workspace": {"snapshot": "sha256:aa"}}
+    loops.create(item("a", **here), item("b", **here), item("c"))
+    loops.move("stop")
+    loops.plan()
+    loops.plan()
+    assert loops.kept == ["sha256:aa"]  # once an hour is enough
+    assert loops.scenario.swept_entries("loop") == set()
+    loops.scenario.advance(86401)
+    assert loops.scenario.swept_entries("loop") == {str(hint())}
+    loops.plan()
+    assert loops.kept == ["sha256:aa"] * 2
+
+
 # -- slots -----------------------------------------------------------------------------------------
 
 
@@ -232,7 +247,7 @@ def test_lost_workers_quarantine_an_item(loops: LoopScenario) -> None:
         loops.claim("a")
         loops.scenario.expire_leases()
     assert loops.refusal("a").detail == "worker_lost"
-    assert (loops.item("a").state, loops.item("a").reason) == ("quarantined", "worker_lost")
+    assert (loops.item("a").state, loops.item("a").reason) == ("quarantined", "worker_lost ×3")
 
 
 def test_a_reset_item_runs_again_in_a_new_context(loops: LoopScenario) -> None:

@@ -124,7 +124,7 @@ def test_a_quarantined_dependency(loops: WhyScenario) -> None:
         loops.scenario.expire_leases()
     loops.refusal("a")
     loops.scenario.advance(720)
-    expected = "a is quarantined (worker_lost, 12 min ago)"
+    expected = "a is quarantined (worker_lost ×3, 12 min ago)"
     assert ask(loops, "a") == ("quarantine", expected)
     assert ask(loops, "b") == ("dependency", f"b waits: dependency {expected}")
     obey(loops, "b")

@@ -72,14 +72,15 @@ end
 -- A webhook that wants only the end of a loop does not get its other changes.
 local function loop_changed(change)
   local about = { loop = change.loop, state = change.state, reason = change.reason ~= '' and change.reason or nil,
-    by = change.by, tenant = change.tenant }
+    by = change.by, tenant = change.tenant, changed_at = change.at, version = change.version }
   deliver_first(change.state == 'completed' and { 'loop_completed', 'loop_changed' } or { 'loop_changed' }, 1, about)
 end
 
 local function loop_warned(change)
   local scope, resource = string.match(change.budget, '^(%a+):(%a+)$')
   deliver_first({ 'loop_budget' }, 1, { loop = change.loop, scope = scope, resource = resource,
-    percent = change.percent, used = change.used, limit = change.limit, tenant = change.tenant })
+    percent = change.percent, used = change.used, limit = change.limit, tenant = change.tenant,
+    changed_at = change.at, version = change.version })
 end
 
 local function read_change(change)

@@ -20,6 +20,6 @@ redis.call('SET', loop_key(R.loop, 'spec'), R.spec)
 redis.call('ZADD', P .. 'loops', NOW, R.loop)
 redis.call('SETNX', P .. 'loops:epoch', '0') -- there has been a loop: see alerts.lua
 note_in_log(R.loop, R.note, R.by)
-event('loop', '', { loop = R.loop, state = 'created', tenant = given(R.fields.tenant) and R.fields.tenant or nil })
+loop_event(R.loop, { state = 'created', by = R.by })
 touch_loop(R.loop)
 return { 'created', table.concat(RELEASED, '\n') }

@@ -18,7 +18,8 @@ end
 for _, part in ipairs({ 'items', 'limits', 'spent', 'reserved', 'ready', 'log', 'spec' }) do
   redis.call('DEL', loop_key(R.loop, part))
 end
-local tenant = redis.call('HGET', key, 'tenant')
+redis.call('HINCRBY', key, 'version', 1)
+loop_event(R.loop, { state = 'deleted', by = R.by })
 redis.call('DEL', key)
 redis.call('ZREM', P .. 'loops', R.loop)
 redis.call('SREM', P .. 'loops:active', R.loop)
@@ -28,5 +29,4 @@ local other = redis.call('SRANDMEMBER', P .. 'loops:active')
 if other then touch_loop(other) end
 -- So that the same request again finds that it was done.
 if given(R.key) then redis.call('SET', loop_key(R.loop, 'key') .. ':' .. R.key, R.digest, 'PX', int(604800000)) end
-event('loop', '', { loop = R.loop, state = 'deleted', by = R.by, tenant = tenant or nil })
 return { 'deleted' }

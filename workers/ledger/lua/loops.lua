@@ -22,6 +22,13 @@ local function touch_loop(loop)
   RELEASED[#RELEASED + 1] = publication(entry, { queue = 'loop', priority = 5 })
 end
 
+-- Messages about a loop may arrive in another order than its changes: `at` and `version` tell.
+local function loop_event(loop, data)
+  local record = redis.call('HMGET', loop_key(loop), 'tenant', 'version')
+  data.loop, data.at, data.tenant, data.version = loop, NOW / 1000, record[1] or nil, tonumber(record[2])
+  event('loop', '', data)
+end
+
 -- -- items and their slots ------------------------------------------------------------------------
 
 -- An item's record is `state|since|runs|job|reason`: see policies/loops/loop.py.
@@ -76,7 +83,9 @@ local ITEM_STATES = { succeeded = 'passed', escalated = 'failed', cancelled = 'f
 local function end_item(id, n, loop, item, state, reason)
   local record = read_item(loop, item)
   if record and record.job == id and record.state == 'running' then
-    local ended = reason == 'worker_lost' and 'quarantined' or ITEM_STATES[state]
+    local lost = reason == 'worker_lost'
+    local ended = lost and 'quarantined' or ITEM_STATES[state]
+    if lost and R.max_claims then reason = string.format('worker_lost ×%d', R.max_claims) end
     move_item(loop, item, record, ended, state == 'succeeded' and '' or reason or state)
     event('item', id, { loop = loop, item = item, state = ended, reason = reason or nil })
   end
@@ -197,8 +206,7 @@ local function warn_of_budget(loop)
     local before = tonumber(redis.call('HGET', loop_key(loop, 'spent'), field) or '0')
     if level ~= before then redis.call('HSET', loop_key(loop, 'spent'), field, level) end
     if level > before then
-      event('loop', '', { loop = loop, budget = name, percent = level, used = each.used,
-        limit = each.limit, tenant = redis.call('HGET', loop_key(loop), 'tenant') or nil })
+      loop_event(loop, { budget = name, percent = level, used = each.used, limit = each.limit })
     end
     if level == 100 then touch_loop(loop) end
   end

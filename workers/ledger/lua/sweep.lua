@@ -234,12 +234,13 @@ for _, signature in ipairs(redis.call('ZRANGEBYSCORE', P .. 'groups', '-inf', ke
 end
 
 -- A loop that must be planned has a hint in the outbox, unless the hint was lost or dropped. One that
--- runs is looked at every minute in any case.
+-- runs is looked at every minute in any case, and every other one once a day: its planner keeps the
+-- workspaces of its items from expiring.
 if P == S then
   for _, loop in ipairs(redis.call('ZRANGE', P .. 'loops', 0, -1)) do
     local seen = redis.call('HMGET', loop_key(loop), 'dirty', 'planned', 'planned_at', 'state')
     local forgotten = tonumber(seen[1] or '0') > tonumber(seen[2] or '0')
-    local old = seen[4] == 'running' and tonumber(seen[3] or '0') < NOW - 60000
+    local old = tonumber(seen[3] or '0') < NOW - (seen[4] == 'running' and 60000 or 86400000)
     if (forgotten or old) and not read_entry(loop_entry(loop)) then touch_loop(loop) end
   end
 end

@@ -55,8 +55,6 @@ local function apply(loop, change)
     end
     if change.state ~= 'paused' and has_parked('loop:' .. loop) then release_behind('loop:' .. loop, AT_ONCE) end
     if change.state == 'completed' then redis.call('HSET', key, 'finished_at', stamp(NOW)) end
-    event('loop', '', { loop = loop, state = change.state, reason = change.fields.reason, by = R.by,
-      tenant = tenant })
   end
   for item, records in pairs(change.items) do
     redis.call('HSET', loop_key(loop, 'items'), item, records[2])
@@ -82,6 +80,9 @@ local function apply(loop, change)
   end
   if change.note ~= '' then note_in_log(loop, change.note, R.by) end
   redis.call('HINCRBY', key, 'version', 1)
+  if given(change.state) then
+    loop_event(loop, { state = change.state, reason = change.fields.reason, by = R.by })
+  end
 end
 for loop, change in pairs(R.changes) do apply(loop, change) end
 

@@ -53,6 +53,12 @@ class RedisBlobs:
             raise BlobsUnavailable(f"the blob store: {error}") from error
         return address
 
+    def keep(self, address: str) -> None:
+        try:
+            self._calls.run("EXPIRE", keys.blob(self._fleet, address), self._ttl)
+        except LedgerUnavailable as error:
+            raise BlobsUnavailable(f"the blob store: {error}") from error
+
     def get(self, address: str) -> bytes:
         key = keys.blob(self._fleet, address)
         try:
@@ -102,6 +108,9 @@ class DirectoryBlobs:
         except OSError as error:
             return self._unavailable(error)
         return None
+
+    def keep(self, address: str) -> None:
+        """Nothing expires in a directory."""
 
     def get(self, address: str) -> bytes:
         path = self._path(address)
