@@ -184,20 +184,32 @@ def build_services(
         leases=leases,
         context=context,
         intake=intake,
-        loops=LoopContext(
-            ledger=ledger,
-            intake=intake,
-            publish=publish,
-            slots=lambda: live.current().loop_slots,
-            price=lambda spec: token_price(spec, live.current()),
-            provider=lambda name: ledger.breakers.all().get(name),
-            missing_pools=lambda: missing_pools(ledger.beats.served(now=ledger.now())),
-            keep=blobs.keep,
-            embedded=settings.broker_url == EmbeddedRedis(settings.home).url,
-            tenant_label=settings.tenant_label,
-        ),
+        loops=_loop_context(settings, live, ledger, intake=intake, publish=publish, blobs=blobs),
         webhooks=Webhooks(ledger, live),
         figures=FigureReader(ledger),
+    )
+
+
+def _loop_context(
+    settings: Settings,
+    live: LiveSettings,
+    ledger: RedisLedger,
+    *,
+    intake: Intake,
+    publish: Publish,
+    blobs: BlobStore,
+) -> LoopContext:
+    return LoopContext(
+        ledger=ledger,
+        intake=intake,
+        publish=publish,
+        slots=lambda: live.current().loop_slots,
+        price=lambda spec: token_price(spec, live.current()),
+        provider=lambda name: ledger.breakers.all().get(name),
+        missing_pools=lambda: missing_pools(ledger.beats.served(now=ledger.now())),
+        keep=blobs.keep,
+        embedded=settings.broker_url == EmbeddedRedis(settings.home).url,
+        tenant_label=settings.tenant_label,
     )
 
 

@@ -33,7 +33,7 @@ _WORDS: dict[Action, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remedy:
+class LoopRemedy:
     """An action and its arguments, in the order of the command line."""
 
     action: Action

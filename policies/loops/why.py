@@ -11,7 +11,7 @@ from mulligan.policies.loops.admission import Demand
 from mulligan.policies.loops.budget import BudgetState, Resource, SharedScope, breaches
 from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemState, LoopSnapshot
 from mulligan.policies.loops.plan import WORDS, satisfied, stuck_items, used_up
-from mulligan.policies.loops.remedy import Action, Remedy
+from mulligan.policies.loops.remedy import Action, LoopRemedy
 
 #: What holds an item or a loop back; ``runs`` and ``done`` if nothing does.
 Cause = Literal[
@@ -37,7 +37,7 @@ class Reason:
 
     cause: Cause
     text: str
-    remedy: Remedy | None = None
+    remedy: LoopRemedy | None = None
 
     @property
     def command(self) -> str | None:
@@ -199,24 +199,24 @@ def _why_held(snapshot: LoopSnapshot, around: Surroundings, now: float) -> Reaso
     )
 
 
-def _of(action: Action, loop: str, item: str | None = None, **more: str) -> Remedy:
-    return Remedy(
+def _of(action: Action, loop: str, item: str | None = None, **more: str) -> LoopRemedy:
+    return LoopRemedy(
         action=action, arguments={"loop": loop, **({"item": item} if item else {}), **more}
     )
 
 
-def _set(loop: str, **changes: Any) -> Remedy:
-    return Remedy(action="configure_loop", arguments={"loop": loop, "changes": changes})
+def _set(loop: str, **changes: Any) -> LoopRemedy:
+    return LoopRemedy(action="configure_loop", arguments={"loop": loop, "changes": changes})
 
 
-def _resume(behind: str) -> Remedy:
-    return Remedy(action="resume_queue", arguments={"what": behind})
+def _resume(behind: str) -> LoopRemedy:
+    return LoopRemedy(action="resume_queue", arguments={"what": behind})
 
 
-def _start(pool: str, around: Surroundings) -> Remedy:
+def _start(pool: str, around: Surroundings) -> LoopRemedy:
     if around.embedded:
-        return Remedy(action="start_all_workers")
-    return Remedy(action="start_worker", arguments={"pool": pool})
+        return LoopRemedy(action="start_all_workers")
+    return LoopRemedy(action="start_worker", arguments={"pool": pool})
 
 
 def _not_planned(around: Surroundings) -> Reason:
@@ -262,7 +262,7 @@ def _why_no_slot(snapshot: LoopSnapshot, around: Surroundings) -> Reason:
     if around.live < around.slots:
         return _not_planned(around)
     taken = f"{around.live} of {around.slots} slots of all loops are taken"
-    more_slots = Remedy(action="set_loop_slots", arguments={"slots": around.slots + 1})
+    more_slots = LoopRemedy(action="set_loop_slots", arguments={"slots": around.slots + 1})
     first = min(around.others, key=lambda each: each.priority, default=None)
     if first is None or first.priority > config.priority:
         return Reason(cause="slot", text=taken, remedy=more_slots)
@@ -303,7 +303,7 @@ def _why_no_budget(snapshot: LoopSnapshot, around: Surroundings) -> Reason | Non
 
 def _raise_budget(
     snapshot: LoopSnapshot, around: Surroundings, scope: SharedScope, resource: Resource
-) -> Remedy:
+) -> LoopRemedy:
     """Make room for one more attempt, and for as much again."""
     budget, limit = around.budget, snapshot.config.budget.shared()[scope, resource]
     used, cap = budget.used.get((scope, resource), 0.0), budget.caps.get(resource, 0.0)
@@ -312,7 +312,7 @@ def _raise_budget(
     return _set_budget(snapshot.loop.name, scope, resource, max(2 * limit, 2 * used, needed))
 
 
-def _set_budget(loop: str, scope: str, resource: Resource, limit: float) -> Remedy:
+def _set_budget(loop: str, scope: str, resource: Resource, limit: float) -> LoopRemedy:
     return _set(loop, budget={scope: {resource: _amount(limit, resource)}})
 
 

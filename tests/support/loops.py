@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mulligan.console.http.context import ConsoleContext
 from mulligan.policies.loops.commands import Verb
 from mulligan.policies.loops.loop import ItemRecord, LoopRecord
 from mulligan.policies.loops.spec import LoopDocument
+from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.plan import Planned, run_plan
@@ -122,6 +124,20 @@ class LoopScenario:
 
     def hints(self, publications: Sequence[Publication]) -> list[str]:
         return [each.entry.loop for each in publications if each.entry.kind == "loop"]
+
+
+def work_on_loop(context: ConsoleContext, name: str = "alpha") -> None:
+    """Plan a loop and run its items in this process until nothing is left, as workers would."""
+    for _ in range(10):
+        run_plan(context.services.loops, name)
+        reading = context.ledger.read_loop(name)
+        assert reading is not None
+        running = [r.job_id for r in reading.snapshot.items.values() if r.state == "running"]
+        if not running:
+            return
+        for job_id in running:
+            for number in range(1, 4):
+                run_attempt(context.services.context, Entry("attempt", job_id, number))
 
 
 def used(reading: LoopReading) -> Mapping[str, float]:

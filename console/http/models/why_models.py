@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
-from mulligan.policies.loops.remedy import Action, Remedy
+from mulligan.policies.loops.remedy import Action, LoopRemedy
 from mulligan.policies.loops.why import Cause, Reason
 
 
@@ -45,12 +45,12 @@ def why_row(reason: Reason) -> WhyRow:
     return WhyRow(cause=reason.cause, text=reason.text, command=reason.command, remedy=remedy)
 
 
-def _remedy_row(remedy: Remedy) -> RemedyRow:
+def _remedy_row(remedy: LoopRemedy) -> RemedyRow:
     given = dict(remedy.arguments)
     return RemedyRow(action=remedy.action, arguments=given, request=_request(remedy))
 
 
-def _request(remedy: Remedy) -> RemedyRequest | None:
+def _request(remedy: LoopRemedy) -> RemedyRequest | None:
     given = remedy.arguments
     loop, item = (quote(given.get(name, ""), safe="") for name in ("loop", "item"))
     match remedy.action:

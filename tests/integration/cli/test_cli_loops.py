@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from support.cli_process import Shell, new_shell
 from support.ledger_scenario import SettingsMaker
-from support.loops import item
+from support.loops import item, work_on_loop
 
 from mulligan.console.http.context import ConsoleContext, open_context
-from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.loops.plan import run_plan
-from mulligan.tasks.ports.ledger import Entry
 
 RUNNERS = """
 [runners.good]
@@ -55,18 +53,6 @@ def say(shell: Shell, *argv: str, code: int = 0) -> str:
     return f"{result.stdout}{result.stderr}".strip()
 
 
-def work(context: ConsoleContext, name: str = "nightly") -> None:
-    """Plan the loop and run its items until nothing is left."""
-    for _ in range(10):
-        run_plan(context.services.loops, name)
-        reading = context.ledger.read_loop(name)
-        assert reading is not None
-        jobs = [r.job_id for r in reading.snapshot.items.values() if r.state == "running"]
-        for job_id in jobs:
-            for number in range(1, 4):
-                run_attempt(context.services.context, Entry("attempt", job_id, number))
-
-
 def test_a_loop_from_its_file_to_its_end(shell: Shell, context: ConsoleContext) -> None:
     assert say(shell, "lint", ".") == "no problems"
     assert (
@@ -78,7 +64,7 @@ def test_a_loop_from_its_file_to_its_end(shell: Shell, context: ConsoleContext) 
     assert say(shell, "why", "nightly").endswith("do: mulligan loops start nightly")
     assert say(shell, "start", "nightly") == "nightly started"
     assert say(shell, "start", "nightly") == "nightly is running already"
-    work(context)
+    work_on_loop(context, "nightly")
     assert "1 passed, 1 blocked, 1 failed" in say(shell, "show", "nightly")
     failed = say(shell, "why", "nightly", "c")
     assert failed.startswith("c waits: dependency b failed (")
@@ -90,7 +76,7 @@ def test_a_loop_from_its_file_to_its_end(shell: Shell, context: ConsoleContext) 
     shell.write("more.json", {"items": [item("d", "c")]})
     assert say(shell, "add", "nightly", "more.json") == "nightly: added d"
     assert say(shell, "set", "nightly", "--priority", "1") == "nightly: changed priority"
-    work(context)
+    work_on_loop(context, "nightly")
     assert say(shell, "why", "nightly") == "every item passed or was skipped"
     states = {each["id"]: each["state"] for each in emitted(shell, "items", "nightly")["tests"]}
     assert states == {"a": "passed", "b": "skipped", "c": "passed", "d": "passed"}

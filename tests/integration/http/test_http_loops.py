@@ -10,11 +10,10 @@ import pytest
 from starlette.testclient import TestClient
 from support.console_server import client_of, error_of, get_json, new_token, post_json
 from support.ledger_scenario import SettingsMaker
-from support.loops import item
+from support.loops import item, work_on_loop
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.http.models.job_models import REDACTED
-from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.loops.plan import run_plan
 from mulligan.tasks.ports.ledger import Entry
 
@@ -41,20 +40,6 @@ def create(client: TestClient, *items: dict[str, Any], **fields: Any) -> dict[st
     return post_json(client, "/api/loops", 201, **body(*items, **fields))
 
 
-def work(context: ConsoleContext, name: str = "alpha") -> None:
-    """Plan a loop and run its items in this process until nothing is left, as workers would."""
-    for _ in range(10):
-        run_plan(context.services.loops, name)
-        reading = context.ledger.read_loop(name)
-        assert reading is not None
-        running = [r.job_id for r in reading.snapshot.items.values() if r.state == "running"]
-        if not running:
-            return
-        for job_id in running:
-            for number in range(1, 4):
-                run_attempt(context.services.context, Entry("attempt", job_id, number))
-
-
 def states(client: TestClient, name: str = "alpha") -> dict[str, str]:
     found = get_json(client, f"/api/loops/{name}/tests")["tests"]
     return {each["id"]: each["state"] for each in found}
@@ -69,7 +54,7 @@ def test_a_loop_runs_to_its_end(client: TestClient, context: ConsoleContext) -> 
     assert (answer.status_code, answer.json()["created"]) == (201, "created")
     assert answer.headers["location"] == "/api/loops/alpha"
     assert post_json(client, "/api/loops/alpha/start")["status"] == "running"
-    work(context)
+    work_on_loop(context)
     found = get_json(client, "/api/loops/alpha")
     assert (found["status"], found["progress"]) == ("completed", {"passed": 2, "total": 2})
     assert found["why"]["text"] == "every item passed or was skipped"
@@ -227,7 +212,7 @@ def test_an_item_shows_its_attempts_and_why_it_waits(
     failing = item("one", runner=BAD, pass_criteria=["It is JSON."], title="The first")
     create(client, failing, item("two", "one"), max_attempts=2)
     post_json(client, "/api/loops/alpha/start")
-    work(context)
+    work_on_loop(context)
     found = get_json(client, "/api/loops/alpha/tests/one")
     assert (found["state"], found["reason"], found["runs"]) == ("failed", "max_attempts", 1)
     assert found["pass_criteria"] == ["It is JSON."]
@@ -245,9 +230,9 @@ def test_transcripts_have_every_attempt_of_every_run(
 ) -> None:
     create(client, item("one", runner=BAD), item("two"), max_attempts=2)
     post_json(client, "/api/loops/alpha/start")
-    work(context)
+    work_on_loop(context)
     post_json(client, "/api/loops/alpha/tests/one/reset")
-    work(context)
+    work_on_loop(context)
     found = get_json(client, "/api/loops/alpha/transcripts")["transcripts"]
     assert [(each["item"], each["run"], each["attempt"]) for each in found] == [
         ("one", 1, 1), ("one", 1, 2), ("one", 2, 1), ("one", 2, 2), ("two", 1, 1),
@@ -298,14 +283,14 @@ def test_a_raised_limit_resumes_a_loop(client: TestClient, context: ConsoleConte
     """Given an attempt whose usage is unknown, so that all that it had reserved counts."""
     create(client, budget={"attempt": {"tokens": 10}, "loop": {"tokens": 10}})
     post_json(client, "/api/loops/alpha/start")
-    work(context)
+    work_on_loop(context)
     found = get_json(client, "/api/loops/alpha")
     assert (found["status"], found["why"]["cause"]) == ("paused", "budget")
     refused = client.post("/api/loops/alpha/resume")
     assert error_of(refused) == (409, "conflict")
     changed = client.patch("/api/loops/alpha", json={"budget": {"loop": {"tokens": "1k"}}})
     assert changed.status_code == 200, changed.text
-    work(context)
+    work_on_loop(context)
     assert get_json(client, "/api/loops/alpha")["status"] == "completed"
 
 
@@ -330,15 +315,15 @@ def test_items_are_reset_skipped_and_added(client: TestClient, context: ConsoleC
     post_json(client, "/api/loops/alpha/start")
     refused = client.post("/api/loops/alpha/tests/two/reset")
     assert error_of(refused) == (409, "conflict")
-    work(context)
+    work_on_loop(context)
     skipped = post_json(client, "/api/loops/alpha/tests/one/skip", reason="not needed")
     assert (skipped["state"], skipped["reason"]) == ("skipped", "not needed")
-    work(context)
+    work_on_loop(context)
     assert states(client) == {"one": "skipped", "two": "passed"}
     added = post_json(client, "/api/loops/alpha/tests", 201, **item("three", "two"))
     assert [each["id"] for each in added["tests"]] == ["three"]
     post_json(client, "/api/loops/alpha/tests", 201, items=[item("four"), item("five", "four")])
-    work(context)
+    work_on_loop(context)
     assert get_json(client, "/api/loops/alpha")["progress"] == {"passed": 4, "total": 5}
     again = client.post("/api/loops/alpha/tests", json=item("three"))
     assert error_of(again) == (409, "conflict")
@@ -468,7 +453,7 @@ def test_without_texts_prompts_and_answers_are_hidden(context: ConsoleContext) -
                   runner={"kind": "scripted", "answers": ["SECRET"]})  # fmt: skip
     create(admin, secret, runner={"kind": "scripted", "answers": ["SECRET"]})
     post_json(admin, "/api/loops/alpha/start")
-    work(context)
+    work_on_loop(context)
     for path in ("", "/tests", "/tests/one", "/transcripts", "/log", "/why"):
         answer = ops.get(f"/api/loops/alpha{path}")
         assert (answer.status_code, "SECRET" in answer.text) == (200, False), path

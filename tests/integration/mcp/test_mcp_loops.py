@@ -14,15 +14,12 @@ import pytest
 from support.cli_process import invoke
 from support.console_server import RunningConsole, new_token, running_console
 from support.ledger_scenario import SettingsMaker
-from support.loops import item
+from support.loops import item, work_on_loop
 from support.mcp_agent import Agent, connected_agent, stdio_agent
 
 from mulligan.client.http_requests import ConsoleConnection
 from mulligan.console.mcp.loop_tools import INSTRUCTIONS, TOOLS
 from mulligan.console.mcp.tool_server import create_server
-from mulligan.tasks.jobs.attempt import run_attempt
-from mulligan.tasks.loops.plan import run_plan
-from mulligan.tasks.ports.ledger import Entry
 
 GOOD = {"kind": "scripted", "answers": ["{}"]}
 BAD = {"kind": "scripted", "answers": ["no " + "x" * 5000, "no", "no"]}
@@ -52,21 +49,6 @@ def agent(console: RunningConsole) -> Iterator[AgentMaker]:
         yield connect
 
 
-def work(console: RunningConsole, name: str = "alpha") -> None:
-    """Plan a loop and run its items in this process until nothing is left, as workers would."""
-    context = console.context
-    for _ in range(10):
-        run_plan(context.services.loops, name)
-        reading = context.ledger.read_loop(name)
-        assert reading is not None
-        running = [r.job_id for r in reading.snapshot.items.values() if r.state == "running"]
-        if not running:
-            return
-        for job_id in running:
-            for number in range(1, 4):
-                run_attempt(context.services.context, Entry("attempt", job_id, number))
-
-
 def test_an_agent_drives_a_loop_over_stdio(console: RunningConsole, tmp_path: Path) -> None:
     """Given a loop whose second item fails, the agent asks why, skips it and sees the end."""
     token = new_token(console.context, role="producer", name="ada")
@@ -86,7 +68,7 @@ def _drive(console: RunningConsole, ada: Agent) -> Any:
     assert ada.call("create_loop", loop=LOOP, items=items)["created"] == "created"
     assert ada.call("why", loop="alpha")["cause"] == "not_started"
     assert ada.call("start_loop", loop="alpha")["status"] == "running"
-    work(console)
+    work_on_loop(console.context)
 
     (failed,) = ada.call("list_items", loop="alpha", state="failed")["tests"]
     assert failed["id"] == "b"
@@ -95,11 +77,11 @@ def _drive(console: RunningConsole, ada: Agent) -> Any:
     assert (reason["cause"], reason["command"]) == ("dependency", "mulligan loops reset alpha b")
 
     assert ada.call("reset_item", loop="alpha", item="b")["state"] == "pending"
-    work(console)
+    work_on_loop(console.context)
     assert ada.call("get_item", loop="alpha", item="b")["runs"] == 2
     ada.call("skip_item", loop="alpha", item="b", reason="cannot be done")
     ada.call("add_items", loop="alpha", items=[item("d")])
-    work(console)
+    work_on_loop(console.context)
 
     found = ada.call("get_loop", loop="alpha")
     assert (found["status"], found["counts"]) == ("completed", {"passed": 3, "skipped": 1})
@@ -153,7 +135,7 @@ def test_long_answers_are_cut_and_come_in_pages(console: RunningConsole, agent: 
     ada = agent(role="producer")
     items = [item(f"i{n}", runner=BAD) for n in range(3)]
     ada.call("create_loop", loop=LOOP, items=items, start=True)
-    work(console)
+    work_on_loop(console.context)
     page = ada.call("transcripts", loop="alpha", limit=2, max_chars=100)
     assert [each["item"] for each in page["transcripts"]] == ["i0"] * 3 + ["i1"] * 3
     answer = page["transcripts"][0]["answer"]
