@@ -40,6 +40,45 @@ class Demand:
     candidates: Sequence[WaitingItem] = ()
 
 
+def most_begun(concurrency: int) -> int:
+    """Return how many items of a loop may have begun.
+
+    Those that wait for a provider or a pause have no slot, so that others can go on. But a loop
+    must not begin all its items while nothing can be done: each has its deadline from then on.
+    """
+    return 2 * concurrency
+
+
+def demand_of(
+    loop: str,
+    *,
+    priority: int,
+    weight: float,
+    share: float,
+    concurrency: int,
+    live: int,
+    begun: int,
+    affordable: int | None,
+    waiting: Sequence[WaitingItem],
+    ready: Sequence[WaitingItem],
+) -> Demand:
+    """Return what a loop asks for.
+
+    ``live``: its items that have a slot; ``begun``: those with a job that has not ended;
+    ``affordable``: how many more its budget allows; ``waiting``: what has begun and lost its slot.
+    """
+    room = concurrency - live
+    first = sorted(ready, key=lambda each: each.rank)[: max(0, most_begun(concurrency) - begun)]
+    return Demand(
+        loop=loop,
+        priority=priority,
+        weight=weight,
+        share=share,
+        room=room if affordable is None else min(room, affordable),
+        candidates=[*waiting, *first],
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Admitted:
     """One item that gets a slot, and why it was its turn."""

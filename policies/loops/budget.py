@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args
 
@@ -22,8 +22,6 @@ Resource = Literal["tokens", "money", "seconds"]
 SharedScope = Literal["loop", "day"]
 RESOURCES: tuple[Resource, ...] = get_args(Resource)
 SHARED_SCOPES: tuple[SharedScope, ...] = get_args(SharedScope)
-#: Shares of a budget, in percent, at which a loop warns.
-WARNINGS = (50, 80, 100)
 
 _NUMBER = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kKM])?\s*$")
 _FACTORS = {"k": 1e3, "K": 1e3, "M": 1e6, None: 1.0}
@@ -109,8 +107,10 @@ class BudgetState:
     limits: Mapping[tuple[SharedScope, Resource], float] = field(default_factory=dict)
     used: Mapping[tuple[SharedScope, Resource], float] = field(default_factory=dict)
     reserved: Mapping[Resource, float] = field(default_factory=dict)
-    #: How many attempts have reserved something.
+    #: How many attempts run.
     reservations: int = 0
+    #: What some of them may use without a limit: they began before there was one.
+    unlimited: Collection[Resource] = ()
     #: The most that one attempt may use.
     caps: Mapping[Resource, float] = field(default_factory=dict)
 
@@ -123,6 +123,8 @@ class BudgetState:
         return min(found, default=None)
 
     def _room(self, scope: SharedScope, resource: Resource, live: int) -> int:
+        if resource in self.unlimited:
+            return 0
         used = self.used.get((scope, resource), 0.0)
         left = self.limits[scope, resource] - used - self.reserved.get(resource, 0.0)
         alone = int(live == 0 and left > 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mulligan.policies.figures.format import counted, duration
-from mulligan.policies.loops.admission import Demand
+from mulligan.policies.loops.admission import Demand, most_begun
 from mulligan.policies.loops.budget import BudgetState, Resource, SharedScope, breaches
 from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemState, LoopSnapshot
 from mulligan.policies.loops.plan import WORDS, satisfied, stuck_items, used_up
@@ -48,6 +48,8 @@ class Reason:
 #: The pools whose workers plan loops and do their items.
 PLANNERS = "control"
 ITEM_WORKERS = "agent"
+#: Of a job that waits, but is parked behind nothing.
+_CAUSES: dict[str, Cause] = {"worker": "worker", "version": "worker", "delay": "provider"}
 _BEFORE_READY: frozenset[ItemState] = frozenset({"pending", "blocked"})
 #: Of several items that one waits for, which to name: what gave up, what is blocked, the first.
 _URGENCY: dict[ItemState, int] = {"failed": 0, "quarantined": 0, "blocked": 1}
@@ -245,7 +247,7 @@ def _why_parked(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits) -> 
     if job.waiting_for == "worker" and ITEM_WORKERS in around.missing_pools:
         text = f"for a worker: none of the pool {ITEM_WORKERS} is running"
         return Reason(cause="worker", text=text, remedy=_start(ITEM_WORKERS, around))
-    return Reason(cause="worker" if job.waiting_for in ("worker", "version") else "runs", text=text)
+    return Reason(cause=_CAUSES.get(job.waiting_for, "runs"), text=text)
 
 
 def _why_no_slot(snapshot: LoopSnapshot, around: Surroundings) -> Reason:
@@ -259,12 +261,21 @@ def _why_no_slot(snapshot: LoopSnapshot, around: Surroundings) -> Reason:
         )
     if (budget := _why_no_budget(snapshot, around)) is not None:
         return budget
+    begun = snapshot.count("running")
+    if begun >= most_begun(config.concurrency):
+        return Reason(
+            cause="slot",
+            text=f"{begun - around.live_of_loop} items of this loop have begun and wait",
+            remedy=_set(name, concurrency=begun // 2 + 1),
+        )
     if around.live < around.slots:
         return _not_planned(around)
     taken = f"{around.live} of {around.slots} slots of all loops are taken"
-    more_slots = LoopRemedy(action="set_loop_slots", arguments={"slots": around.slots + 1})
+    more = max(around.slots, around.live) + 1
+    more_slots = LoopRemedy(action="set_loop_slots", arguments={"slots": more})
     first = min(around.others, key=lambda each: each.priority, default=None)
-    if first is None or first.priority > config.priority:
+    lowered = around.live > around.slots or around.slots == 0
+    if first is None or first.priority > config.priority or lowered:
         return Reason(cause="slot", text=taken, remedy=more_slots)
     before = max(1, first.priority - 1)
     return Reason(
@@ -283,6 +294,9 @@ def _why_no_budget(snapshot: LoopSnapshot, around: Surroundings) -> Reason | Non
         alone = replace(budget, limits={(scope, resource): limit})
         if alone.room(around.live_of_loop):
             continue
+        if resource in budget.unlimited:
+            text = f"attempts that began before the {scope} budget of {resource} still run"
+            return Reason(cause="budget", text=text)
         used, reserved = budget.used.get((scope, resource), 0.0), budget.reserved.get(resource, 0.0)
         if resource not in budget.caps and used < limit:
             return Reason(

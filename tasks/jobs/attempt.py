@@ -63,6 +63,10 @@ def _attempt(context: AttemptContext, claim: Claim) -> Outcome:
         refused = RunnerError(str(error), evidence={"kind": "unsafe_request"})
         return settle_error(context, claim, refused, claim.plan.decoding)
     asked = asked_with(claim, runner.decoding)
+    if claim.output is None and claim.budget_used_up:
+        # By calls that never answered: one that did has settled its attempt.
+        used_up = RunnerError(f"the budget of {claim.job.name or 'the job'} is used up", final=False)
+        return settle_error(context, claim, used_up, asked)
     if claim.output is None:
         return _run(context, claim, runner, verifiers, asked)
     with context.holding(claim.lease, SLACK):
@@ -156,7 +160,10 @@ def request_of(
     limits = [job.budget.tokens - claim.tokens_used] if job.budget.tokens is not None else []
     allowed = [claim.allowance["tokens"]] if "tokens" in claim.allowance else []
     if price and "money" in claim.allowance:
-        allowed.append(claim.allowance["money"] / price)
+        left = claim.allowance["money"]
+        if job.budget.money is not None:
+            left = min(left, job.budget.money - claim.money_used)
+        allowed.append(left / price)
     if allowed:
         # What the prompt takes is known only afterwards.
         prompt_tokens = sum(len(each.content.encode()) for each in messages) // BYTES_PER_TOKEN
@@ -166,11 +173,20 @@ def request_of(
         decoding=plan.decoding,
         json_schema=contract_of(job),
         attempt=attempt or plan.number,
-        timeout=min(runner.timeout, claim.allowance.get("seconds", runner.timeout)),
+        timeout=_timeout(claim, runner),
         token_allowance=max(1, min(limits)) if limits else None,
         workspace=job.workspace,
         job_id=claim.job_id,
     )
+
+
+def _timeout(claim: Claim, runner: ResolvedRunner) -> float:
+    """Return the seconds of a call; for an item, no more than its budgets allow."""
+    if "seconds" not in claim.allowance:
+        return runner.timeout
+    limit = claim.job.budget.seconds
+    left = runner.timeout if limit is None else limit - claim.seconds_used
+    return max(0.1, min(runner.timeout, claim.allowance["seconds"], left))
 
 
 def storable(output: Output, cap: int) -> Output:

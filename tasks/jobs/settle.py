@@ -91,11 +91,16 @@ def settle_error(
 
 
 def _exhausted(context: AttemptContext, claim: Claim, output: Output | None) -> str | None:
-    """Return the budget that is used up, counting the new answer of this claim."""
-    new = output if claim.output is None else None
-    money = claim.money_used + ((context.cost(claim.job, new) or 0.0) if new else 0.0)
-    tokens = claim.tokens_used + ((new.usage.total_tokens or 0) if new else 0)
-    seconds = claim.seconds_used + (new.elapsed_seconds if new else 0.0)
+    """Return the budget that is used up, counting the new answer of this claim.
+
+    Of an item's answer, unknown usage counts as what was reserved for it.
+    """
+    tokens, seconds, money = claim.tokens_used, claim.seconds_used, claim.money_used
+    if output is not None and claim.output is None:
+        used, cost = output.usage.total_tokens, context.cost(claim.job, output)
+        tokens += int(claim.allowance.get("tokens", 0)) if used is None else used
+        money += claim.allowance.get("money", 0.0) if cost is None else cost
+        seconds += output.elapsed_seconds
     return claim.job.budget.exhausted(tokens=tokens, seconds=seconds, money=money)
 
 

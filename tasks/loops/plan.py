@@ -6,11 +6,18 @@ harmless: the write is a compare-and-swap, and what it would repeat has happened
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from mulligan.policies.loops.admission import Admission, Admitted, Demand, WaitingItem, admit
+from mulligan.policies.loops.admission import (
+    Admission,
+    Admitted,
+    Demand,
+    WaitingItem,
+    admit,
+    demand_of,
+)
 from mulligan.policies.loops.budget import breaches
 from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
 from mulligan.policies.loops.plan import plan_loop
@@ -68,15 +75,24 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
         *_own_demand(reading, change),
     ]
     slots = context.slots() if fleet.slots is None else fleet.slots
-    admission = admit(demands, slots - len(fleet.live), fleet.lines)
     # A plan that moves an item to `ready` and gives it a slot writes both states, one after the
     # other: the run begins from the planned record.
-    runs = dict(_runs(context, reading, change, admission))
+    planned = replace(snapshot, items={**snapshot.items, **change.items})
+    snapshots: dict[str, LoopSnapshot | None] = {snapshot.loop.name: planned}
+    while True:
+        admission = admit(demands, slots - len(fleet.live), fleet.lines)
+        runs = dict(_runs(context, snapshots, admission))
+        moved = {
+            (each.loop, each.candidate.item) for each in admission.admitted if each not in runs
+        }
+        if not moved:
+            break
+        demands = [_without(demand, moved) for demand in demands]
     return LoopWrite(
         reading=reading,
         change=change,
-        admission=_only(admission, runs),
-        runs=runs,
+        admission=admission,
+        runs={each: run for each, run in runs.items() if run is not None},
         planned=snapshot.loop.dirty,
         wake_at=_next_day(snapshot, context.ledger.now()),
     )
@@ -100,7 +116,6 @@ def _own_demand(reading: LoopReading, change: LoopChange) -> Iterator[Demand]:
     if (change.state or loop.state) != "running":
         return
     known = next((each for each in fleet.demands if each.loop == loop.name), None)
-    begun = [each for each in known.candidates if each.job_id] if known else []
     records = {**snapshot.items, **change.items}
     ready = [
         WaitingItem(item=spec.id, priority=spec.priority, since=records[spec.id].since)
@@ -108,36 +123,45 @@ def _own_demand(reading: LoopReading, change: LoopChange) -> Iterator[Demand]:
         if spec.id in records and records[spec.id].state == "ready"
     ]
     live = sum(each.loop == loop.name for each in fleet.live)
-    affordable = reading.budget.room(live)
-    room = config.concurrency - live
-    yield Demand(
-        loop=loop.name,
+    yield demand_of(
+        loop.name,
         priority=config.priority,
         weight=config.weight,
         share=loop.share,
-        room=room if affordable is None else min(room, affordable),
-        candidates=[*begun, *ready],
+        concurrency=config.concurrency,
+        live=live,
+        begun=snapshot.count("running"),
+        affordable=reading.budget.room(live),
+        waiting=[each for each in known.candidates if each.job_id] if known else [],
+        ready=ready,
     )
 
 
 def _runs(
-    context: LoopContext, reading: LoopReading, change: LoopChange, admission: Admission
-) -> Iterator[tuple[Admitted, ItemRun]]:
-    """Yield the jobs of the admitted items that have none yet."""
-    own, now = reading.snapshot, context.ledger.now()
-    others: dict[str, LoopSnapshot] = {
-        own.loop.name: replace(own, items={**own.items, **change.items})
-    }
+    context: LoopContext, snapshots: dict[str, LoopSnapshot | None], admission: Admission
+) -> Iterator[tuple[Admitted, ItemRun | None]]:
+    """Yield the admitted items, with the jobs of those that have none. Others have moved on.
+
+    ``snapshots``: the loops that were read and planned so far.
+    """
     for each in admission.admitted:
         if each.candidate.job_id:
+            yield each, None
             continue
-        if each.loop not in others and (found := context.ledger.read_loop(each.loop)):
-            # It may be dirty: an item that is listed as ready must still be when it is planned.
-            items = {**found.snapshot.items, **plan_loop(found.snapshot, now).items}
-            others[each.loop] = replace(found.snapshot, items=items)
-        snapshot = others.get(each.loop)
+        if each.loop not in snapshots:
+            snapshots[each.loop] = _planned(context, each.loop)
+        snapshot = snapshots[each.loop]
         if snapshot and (run := _run(context, snapshot, each.candidate.item)):
             yield each, run
+
+
+def _planned(context: LoopContext, name: str) -> LoopSnapshot | None:
+    """Read another loop. It may be dirty: what is listed as ready must still be when planned."""
+    found = context.ledger.read_loop(name)
+    if found is None:
+        return None
+    items = plan_loop(found.snapshot, context.ledger.now()).items
+    return replace(found.snapshot, items={**found.snapshot.items, **items})
 
 
 def _run(context: LoopContext, snapshot: LoopSnapshot, item: str) -> ItemRun | None:
@@ -153,10 +177,10 @@ def _run(context: LoopContext, snapshot: LoopSnapshot, item: str) -> ItemRun | N
     )
 
 
-def _only(admission: Admission, runs: dict[Admitted, ItemRun]) -> Admission:
-    """Leave out items that have moved on."""
-    kept = tuple(each for each in admission.admitted if each.candidate.job_id or each in runs)
-    return replace(admission, admitted=kept)
+def _without(demand: Demand, moved: Container[tuple[str, str]]) -> Demand:
+    """Leave out items that have moved on since they were listed: others get their slots."""
+    kept = [each for each in demand.candidates if (demand.loop, each.item) not in moved]
+    return replace(demand, candidates=kept)
 
 
 def _next_day(snapshot: LoopSnapshot, now: float) -> float | None:

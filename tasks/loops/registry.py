@@ -133,7 +133,10 @@ def preview_loop(context: LoopContext, document: LoopDocument) -> LoopPreview:
     snapshot = LoopSnapshot(
         loop=LoopRecord(name=document.loop.name, config=document.loop, state="running"),
         specs=document.items,
-        items={item.id: ItemRecord() for item in document.items},
+        items={
+            item.id: ItemRecord(state=document.states.get(item.id, "pending"))
+            for item in document.items
+        },
     )
     planned = plan_loop(snapshot, context.ledger.now()).items
     order = [item.id for item in in_order(document.items)]

@@ -70,7 +70,6 @@ class LoopSteps(AcceptSteps):
             spec=spec,
             most=MOST_LOOPS,
             most_of_tenant=MOST_OF_TENANT,
-            note="created",
             by=by,
         )
         match answer:
@@ -86,7 +85,7 @@ class LoopSteps(AcceptSteps):
         if not is_loop_name(name):
             return None
         row, items, limits, spent, reserved, fleet = self.calls.one(
-            "read_loop", self._loops_prefix, loop=name, fleet=True, most=_CANDIDATES
+            "read_loop", self._loops_prefix, loop=name, most=_CANDIDATES
         )
         if not row:
             return None
@@ -211,8 +210,6 @@ class LoopSteps(AcceptSteps):
             fields |= {"reason": change.reason, "paused_by": change.paused_by}
         if change.config is not None:
             fields |= loop_rows.config_fields(change.config)
-            if change.config.priority != snapshot.config.priority:
-                fields["share"] = 0  # its place on another line begins where that line begins
         if change.caps is not None:
             budget = (change.config or snapshot.config).budget
             request["limits"] = loop_rows.limit_fields(budget, change.caps)

@@ -55,6 +55,13 @@ class Claim:
     def job_id(self) -> str:
         return self.lease.entry.job_id
 
+    @property
+    def budget_used_up(self) -> bool:
+        reason = self.job.budget.exhausted(
+            tokens=self.tokens_used, seconds=self.seconds_used, money=self.money_used
+        )
+        return reason is not None
+
 
 @dataclass(frozen=True, kw_only=True)
 class CyclePlan:

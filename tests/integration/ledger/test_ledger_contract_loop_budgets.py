@@ -18,6 +18,7 @@ from mulligan.tasks.jobs.attempt import BYTES_PER_TOKEN, request_of
 from mulligan.tasks.jobs.context import ResolvedRunner
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.change import LoopConflict
+from mulligan.tasks.loops.view import why
 from mulligan.tasks.ports.errors import BadInput, TransportFault
 from mulligan.tasks.ports.ledger import Claim, Entry
 
@@ -251,6 +252,40 @@ def test_money_follows_from_the_tokens_and_the_price(loops: LoopScenario) -> Non
     assert loops.refusal("i2").reason == "over_quota"
     loops.scenario.ledger.store_output(first.lease, answer(tokens=100), money=0.7)
     assert used(loops.read())["loop:money"] == pytest.approx(0.7)
+
+
+def test_an_attempt_without_a_limit_is_charged_when_its_worker_is_lost(
+    loops: LoopScenario,
+) -> None:
+    loops.create(*items(2))
+    loops.plan()
+    loops.claim("i0")
+    loops.claim("i1")
+    loops.scenario.advance(20)
+    loops.move("stop")
+    reading = loops.read()
+    assert used(reading)["loop:seconds"] == pytest.approx(40, abs=1)
+    assert reading.unknown["tokens"] == 2
+
+
+def test_a_limit_that_is_set_while_attempts_run_counts_them_as_everything(
+    loops: LoopScenario,
+) -> None:
+    """Given attempts without a limit, when one is set, then the next waits for their end."""
+    loops.create(*items(3))
+    loops.plan()
+    running = [loops.claim("i0"), loops.claim("i1")]
+    limits = {"budget": {"attempt": {"tokens": 50}, "loop": {"tokens": 100}}}
+    change.configure(loops.context, "alpha", limits, ADA)
+    assert loops.refusal("i2").reason == "over_quota"
+    loops.plan()
+    text = why(loops.context, "alpha", "i2").text
+    assert text == "i2 waits: attempts that began before the loop budget of tokens still run"
+    for claim in running:
+        loops.scenario.ledger.store_output(claim.lease, answer(tokens=10))
+        loops.settle(claim, succeeds(claim))
+    loops.plan()
+    loops.claim("i2")
 
 
 def test_a_new_price_counts_from_the_next_plan_on(loops: LoopScenario) -> None:

@@ -140,6 +140,85 @@ def test_the_workspaces_of_a_loop_do_not_expire_while_it_exists(loops: LoopScena
 # -- slots -----------------------------------------------------------------------------------------
 
 
+def test_an_item_that_nobody_claims_leaves_its_slot_to_a_more_urgent_loop(
+    loops: LoopScenario,
+) -> None:
+    """Given a slot whose item waits in the queue, when a loop of higher priority comes."""
+    loops.slots = 1
+    loops.create(item("a"))
+    loops.plan()
+    loops.create(item("x"), name="same")
+    loops.plan("same")
+    loops.scenario.advance(601)
+    loops.scenario.sweep()
+    assert loops.admitted("same") == []  # not for its own kind
+    loops.create(item("u"), name="urgent", priority=1)
+    loops.plan("urgent")
+    loops.scenario.sweep()
+    assert loops.admitted("urgent") == ["u"]
+    assert loops.refusal("a").detail == "slot:alpha"
+    loops.passes("u", name="urgent")
+    assert loops.admitted() == ["x"]  # alpha had its turn
+    loops.passes("x", name="same")
+    assert loops.admitted() == ["a"]
+    loops.passes("a")
+
+
+def test_an_item_that_has_been_claimed_keeps_its_slot(loops: LoopScenario) -> None:
+    loops.slots = 1
+    loops.create(item("a"))
+    loops.plan()
+    loops.claim("a")
+    loops.create(item("u"), name="urgent", priority=1)
+    loops.plan("urgent")
+    loops.scenario.advance(601)
+    loops.scenario.sweep()  # its lease expires; it is queued again
+    assert loops.admitted("urgent") == []
+
+
+def test_the_deadline_of_an_item_counts_from_the_first_worker(loops: LoopScenario) -> None:
+    """Given a fleet that was off for days, then what was admitted before is still done."""
+    loops.create(item("a"), item("b", "a"))
+    loops.plan()
+    loops.scenario.advance(3 * 86400)
+    loops.scenario.sweep()
+    loops.passes("a")
+    loops.plan()
+    assert loops.states() == {"a": "passed", "b": "running"}
+
+
+def test_an_item_that_waits_for_a_provider_ends_at_its_deadline(loops: LoopScenario) -> None:
+    loops.create(item("a"), item("b", "a"))
+    loops.plan()
+    loops.scenario.ledger.pause("task_type:alpha")
+    loops.refusal("a")
+    loops.scenario.advance(86401)
+    loops.scenario.sweep()
+    loops.plan()
+    assert (loops.item("a").state, loops.item("a").reason) == ("failed", "deadline")
+    assert loops.item("b").state == "blocked"
+
+
+def test_a_pause_of_the_loop_stops_the_clock_of_a_deadline_that_was_set(
+    loops: LoopScenario,
+) -> None:
+    """Given an item that waited for something else, when its loop is paused for days."""
+    loops.create(item("a"))
+    loops.plan()
+    loops.scenario.ledger.pause("task_type:alpha")
+    loops.refusal("a")
+    loops.scenario.ledger.resume("task_type:alpha")
+    loops.move("pause")
+    loops.scenario.sweep()
+    loops.refusal("a")
+    loops.scenario.advance(2 * 86400)
+    loops.scenario.sweep()
+    assert loops.item("a").state == "running"
+    loops.move("resume")
+    loops.plan()
+    loops.passes("a")
+
+
 def test_a_mandatory_retry_keeps_its_item_s_slot(loops: LoopScenario) -> None:
     loops.slots = 1
     loops.create(item("a"), item("b"))
@@ -181,7 +260,7 @@ def test_an_item_that_waits_for_something_else_leaves_its_slot(loops: LoopScenar
     loops.scenario.ledger.resume("task_type:slow")
     assert f"a:{loops.item('a').job_id}/1" not in loops.scenario.swept_entries()
     view = loops.scenario.view(loops.item("a").job_id)
-    assert (view.waiting_for, view.waiting_behind) == ("slot", "slot:items")
+    assert (view.waiting_for, view.waiting_behind) == ("slot", "slot:alpha")
     assert loops.admitted() == []
     loops.passes("b")
     assert loops.admitted() == ["a"]

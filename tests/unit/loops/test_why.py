@@ -430,7 +430,7 @@ def test_a_budget_that_the_ledger_no_longer_refuses() -> None:
         ),
         (
             JobWaits(waiting_for="delay", words="its next try"),
-            ("runs", "a waits for its next try", None),
+            ("provider", "a waits for its next try", None),
         ),
         (
             JobWaits(

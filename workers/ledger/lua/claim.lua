@@ -22,7 +22,15 @@ if unknown_schema(job[6]) then
   need_room()
   return leave_to_newer(entry, R.id, key)
 end
-if tonumber(job[2]) <= NOW then
+-- The deadline of an item's job counts from the first time that a worker asks for it: perhaps nobody
+-- worked for days.
+local begins = job[7] and redis.call('HEXISTS', job_key(R.id), 'begun_at') == 0
+local function begin()
+  if not begins then return end
+  local ms = redis.call('HGET', job_key(R.id), 'deadline_ms')
+  redis.call('HSET', job_key(R.id), 'begun_at', stamp(NOW), 'deadline_at', stamp(NOW + tonumber(ms)))
+end
+if tonumber(job[2]) <= NOW and not begins then
   need_room()
   take_entry(entry)
   finish(R.id, job[1], 'escalated', 'deadline', deadline_passed(attempt[8]))
@@ -36,6 +44,7 @@ add_item(gates, R.id, job[7], asks)
 local why, behind = held_back(entry, gates)
 if why then
   need_room()
+  begin()
   local lost = redis.call('ZREM', P .. 'leases', entry) == 1
   if job[5] and not attempt[9] then
     if lost then offer(job[5], entry, attempt[5], NOW) end
@@ -56,6 +65,7 @@ end
 take_lease(entry, R.lease_ms, gates, 'state', 'running', 'token', R.token, 'worker', R.worker,
   'claims', tonumber(attempt[3] or '0') + 1, 'claimed_at', stamp(NOW),
   'hard_at', hard_end(attempt[7]), 'started_at', attempt[10] or stamp(NOW))
+begin()
 if job[7] then redis.call('HDEL', key, 'metered') end -- by an earlier claim, which was charged
 take_entry(entry)
 if job[5] then hold(job[5], entry, attempt[5]) end

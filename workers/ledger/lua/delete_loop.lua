@@ -2,20 +2,23 @@
 local key = loop_key(R.loop)
 local state = redis.call('HGET', key, 'state')
 if not state then return { 'gone' } end
-if state == 'running' or state == 'paused' then return { 'held', state } end
--- What a person requeued meanwhile ends with the loop. A worker that still runs a job of it reports to
--- no other loop of this name.
+if state == 'running' or state == 'paused' then return { 'held' } end
+-- What a person requeued meanwhile ends with the loop. A worker that still runs a job of it keeps its
+-- slot, and reports to no other loop of this name.
+local function end_run(id)
+  cancel_run(id, 'its loop was deleted')
+  redis.call('HDEL', job_key(id), 'of_loop', 'item')
+end
+for _, id in ipairs(redis.call('ZRANGE', P .. 'loops:live', 0, -1)) do
+  if redis.call('HGET', job_key(id), 'of_loop') == R.loop then end_run(id) end
+end
 local items = redis.call('HGETALL', loop_key(R.loop, 'items'))
 for i = 1, #items, 2 do
   local id = string.match(items[i + 1], '^.-|.-|.-|(.-)|')
   redis.call('DEL', P .. item_memory(R.loop, items[i]))
-  if id ~= '' and redis.call('EXISTS', job_key(id)) == 1 then
-    cancel_run(id, 'its loop was deleted')
-    redis.call('HDEL', job_key(id), 'of_loop', 'item')
-    redis.call('ZREM', P .. 'loops:live', id)
-  end
+  if id ~= '' and redis.call('EXISTS', job_key(id)) == 1 then end_run(id) end
 end
-for _, part in ipairs({ 'items', 'limits', 'spent', 'reserved', 'ready', 'log', 'spec' }) do
+for _, part in ipairs({ 'items', 'limits', 'spent', 'reserved', 'ready', 'begun', 'log', 'spec' }) do
   redis.call('DEL', loop_key(R.loop, part))
 end
 redis.call('HINCRBY', key, 'version', 1)

@@ -27,6 +27,7 @@ elseif R.how == 'requeued' then
   redis.call('HSET', job_key(id), 'attempt', n, 'spent_tokens', job[4] or 0, 'spent_seconds', job[5], 'spent_money', job[14] or 0,
     'repair_seconds', 0, 'loop', 0, 'past_loops', math.max(job[10], job[11] or 0), 'reason', '',
     'detail', '', 'finished_at', '', 'deadline_at', stamp(NOW + R.deadline_ms))
+  redis.call('HDEL', job_key(id), 'charged:tokens', 'charged:seconds', 'charged:money')
   local runner = runner_of(redis.call('HGET', attempt_key(id, 1), 'runner'), R.fallback)
   redis.call('HSET', attempt_key(id, n), 'mode', 'initial', 'plan', R.plan, 'state', 'queued',
     'queued_at', stamp(NOW), 'runner', runner)

@@ -38,9 +38,22 @@ local function read_item(loop, item)
   return state and { state = state, since = since, runs = runs, job = job, reason = reason }
 end
 
+-- Every write of a record. `begun` lists the items with a job that has not ended.
+local function write_item(loop, item, text)
+  redis.call('HSET', loop_key(loop, 'items'), item, text)
+  redis.call(string.match(text, '^running|') and 'SADD' or 'SREM', loop_key(loop, 'begun'), item)
+end
+
 local function move_item(loop, item, record, state, reason)
-  redis.call('HSET', loop_key(loop, 'items'), item, table.concat({ state, string.format('%.0f', NOW),
-    record.runs, record.job, string.sub(string.gsub(reason, '|', '/'), 1, 60) }, '|'))
+  write_item(loop, item, table.concat({ state, string.format('%.0f', NOW), record.runs, record.job,
+    string.sub(string.gsub(reason, '|', '/'), 1, 60) }, '|'))
+end
+
+-- Whether a worker may still run or verify an attempt.
+local function has_worker(id, n)
+  local held = redis.call('ZSCORE', P .. 'leases', attempt_entry(id, n))
+  each_pending(id, n, function(entry) held = held or redis.call('ZSCORE', P .. 'leases', entry) end)
+  return held and not expired(held)
 end
 
 -- An item takes its slot when it is admitted, and keeps it until its job ends or waits for something
@@ -53,11 +66,10 @@ local function leave_slot(id, loop)
 end
 
 -- The worker of an attempt whose job had ended has given it back: nothing of it is used any more.
-local function leave_ended(id, entry)
+local function release_ended(id, entry)
   local loop = redis.call('HGET', job_key(id), 'of_loop')
-  if not loop then return end
-  redis.call('HDEL', loop_key(loop, 'reserved'), entry)
-  leave_slot(id, loop)
+  if loop then redis.call('HDEL', loop_key(loop, 'reserved'), entry) end
+  leave_slot(id, loop or '')
 end
 
 -- An item that waits for anything else than a worker leaves its slot and what it had reserved to
@@ -68,10 +80,11 @@ local function park_item(entry, id, behind)
   redis.call('HDEL', loop_key(loop, 'reserved'), entry)
   if is_of_loop(behind) then redis.call('HSET', job_key(id), 'parked_at', stamp(NOW)) end
   leave_slot(id, loop)
-  if behind == 'slot:items' then touch_loop(loop) end
+  if behind == 'slot:' .. loop then touch_loop(loop) end
 end
 
-local function go_on(id)
+-- The time for which an item waited for its own loop does not count.
+local function extend_deadline(id)
   local job = redis.call('HMGET', job_key(id), 'parked_at', 'deadline_at')
   if not job[1] or job[1] == '' then return end
   redis.call('HSET', job_key(id), 'parked_at', '',
@@ -89,7 +102,7 @@ local function end_item(id, n, loop, item, state, reason)
     move_item(loop, item, record, ended, state == 'succeeded' and '' or reason or state)
     event('item', id, { loop = loop, item = item, state = ended, reason = reason or nil })
   end
-  if not redis.call('ZSCORE', P .. 'leases', attempt_entry(id, n)) then
+  if not has_worker(id, n) then
     redis.call('HDEL', loop_key(loop, 'reserved'), attempt_entry(id, n))
     redis.call('ZREM', P .. 'loops:live', id)
   end
@@ -155,7 +168,7 @@ end
 -- reserved something.
 local function budget_rest(loop, entry)
   local limits, caps = shared_limits(loop)
-  local reserved, others, rest = {}, false, {}
+  local reserved, unknown, others, rest = {}, {}, false, {}
   if not limits then return rest, caps, false end
   -- Most attempts reserve the same, so that hundreds of reservations are few texts to read.
   local times, own = {}, redis.call('HGET', loop_key(loop, 'reserved'), entry)
@@ -165,12 +178,15 @@ local function budget_rest(loop, entry)
   if own then times[own] = times[own] - 1 end
   for text, count in pairs(times) do
     others = others or count > 0
-    for name, amount in pairs(read_amounts(text)) do
-      reserved[name] = (reserved[name] or 0) + count * amount
+    local amounts = read_amounts(text)
+    for _, name in ipairs(RESOURCES) do
+      reserved[name] = (reserved[name] or 0) + count * (amounts[name] or 0)
+      -- It began before there was this limit, so that it may use everything.
+      unknown[name] = unknown[name] or (count > 0 and not amounts[name])
     end
   end
   for _, each in ipairs(limits) do
-    local left = each.limit - each.used - (reserved[each.resource] or 0)
+    local left = unknown[each.resource] and 0 or each.limit - each.used - (reserved[each.resource] or 0)
     rest[each.resource] = math.min(rest[each.resource] or math.huge, left)
   end
   return rest, caps, others
@@ -186,14 +202,14 @@ local function can_spend(loop, entry)
   return true
 end
 
--- Reserves what an attempt may use at most and returns it; nil if nothing limits it.
+-- Reserves what an attempt may use at most and returns it; nil if nothing limits it. Then it is listed
+-- all the same: if its worker is lost, what it used is charged.
 local function reserve_budget(loop, entry)
   local rest, amounts = budget_rest(loop, entry)
   for name, left in pairs(rest) do amounts[name] = math.min(amounts[name] or left, left) end
-  if not next(amounts) then return nil end
   local text = write_amounts(amounts)
   redis.call('HSET', loop_key(loop, 'reserved'), entry, text)
-  return text
+  return next(amounts) and text
 end
 
 -- Warns once when a limit is used up by half, by four fifths, and whole. The planner then pauses it.
@@ -213,9 +229,12 @@ local function warn_of_budget(loop)
 end
 
 -- Charges a loop with what an attempt used and gives the rest of its reservation back. Unknown usage
--- is never 0: then all that was reserved counts.
-local function charge(loop, entry, used)
+-- is never 0: then all that was reserved counts. An attempt that is not listed belongs to an earlier
+-- loop of this name. The item's own limit counts a call that never answered only as far as it is known:
+-- otherwise one lost worker would end every item without a cap for its attempts.
+local function charge(loop, entry, used, has_answer)
   local spent, kept = loop_key(loop, 'spent'), redis.call('HGET', loop_key(loop, 'reserved'), entry)
+  if not kept then return end
   local reserved = read_amounts(kept)
   redis.call('HDEL', loop_key(loop, 'reserved'), entry)
   if redis.call('HGET', spent, 'day') ~= today() then
@@ -225,6 +244,11 @@ local function charge(loop, entry, used)
   for _, name in ipairs(RESOURCES) do
     local amount = used[name] or reserved[name]
     if not used[name] then redis.call('HINCRBY', spent, 'unknown:' .. name, 1) end
+    local known = used[name] or has_answer and reserved[name]
+    if known and known > 0 then
+      local _, id = parse_entry(entry)
+      redis.call('HINCRBYFLOAT', job_key(id), 'charged:' .. name, string.format('%.17g', known))
+    end
     if amount and amount > 0 then
       for _, scope in ipairs(SCOPES) do
         redis.call('HINCRBYFLOAT', spent, scope .. ':' .. name, string.format('%.17g', amount))
@@ -232,14 +256,13 @@ local function charge(loop, entry, used)
     end
   end
   warn_of_budget(loop)
-  if kept then touch_loop(loop) end -- others may use what is given back
+  if next(reserved) then touch_loop(loop) end -- others may use what is given back
   if has_parked('budget:' .. loop) then release_behind('budget:' .. loop, AT_ONCE) end
 end
 
 -- Charges an attempt that ended without an answer with what it metered, else with its reservation.
 -- `free`: its provider did not begin to answer.
 local function charge_unanswered(loop, entry, free)
-  if redis.call('HEXISTS', loop_key(loop, 'reserved'), entry) == 0 then return end
   local attempt = redis.call('HMGET', record_key(entry), 'metered', 'claimed_at')
   local used = free and { tokens = 0, money = 0 } or read_amounts(attempt[1])
   used.seconds = math.max(0, NOW - tonumber(attempt[2] or NOW)) / 1000
@@ -253,7 +276,7 @@ local function held_by_loop(entry, gates)
   local loop = gates.loop
   if redis.call('HGET', loop_key(loop), 'held') == '1' then return 'pause', 'loop:' .. loop end
   if gates.spends and not can_spend(loop, entry) then return 'budget', 'budget:' .. loop end
-  if not redis.call('ZSCORE', P .. 'loops:live', gates.job) then return 'slot', 'slot:items' end
+  if not redis.call('ZSCORE', P .. 'loops:live', gates.job) then return 'slot', 'slot:' .. loop end
 end
 
 -- What a loop's own reasons have room for. Only admission gives slots: tasks/loops/plan.py.
@@ -291,6 +314,10 @@ local function cancel_run(id, note)
   if not job[1] or TERMINAL[job[1]] then return end
   local entry = attempt_entry(id, job[2])
   if redis.call('ZSCORE', P .. 'leases', entry) then charge_unanswered(job[3], entry) end
+  each_pending(id, job[2], function(pending)
+    local _, _, _, index = parse_entry(pending)
+    redis.call('HSET', attempt_key(id, job[2]), 'vtoken:' .. index, '')
+  end)
   drop_entry(entry)
   finish(id, job[1], 'cancelled', 'cancelled', note)
   redis.call('HSET', attempt_key(id, job[2]), 'token', '')

@@ -28,7 +28,7 @@ redis.call('HINCRBY', key, 'claims', -1)
 drop_lease(R.entry)
 local state = redis.call('HGET', job_key(id), 'state')
 if kind == 'a' and TERMINAL[state] then
-  leave_ended(id, R.entry)
+  release_ended(id, R.entry)
   return { 'finished' }
 end
 if kind == 'a' then redis.call('HSET', key, 'state', 'queued') end

@@ -192,7 +192,7 @@ local function keep_answer(id, n, mode, answer)
   if job[2] then
     charge(job[2], attempt_entry(id, n), { tokens = given(answer.tokens) and answer.tokens or nil,
       money = given(answer.money) and answer.money or nil,
-      seconds = given(answer.seconds) and answer.seconds or 0 })
+      seconds = given(answer.seconds) and answer.seconds or 0 }, true)
   end
   if given(answer.seconds) then
     redis.call('HINCRBYFLOAT', job_key(id), 'seconds', answer.seconds)
@@ -510,7 +510,8 @@ local function priority_of(mode, priority) return mode == 'initial' and tonumber
 -- Returns all that a worker needs to run, verify or settle an attempt.
 local function attempt_view(verb, id, n)
   local job = redis.call('HMGET', job_key(id), 'body', 'memory', 'tokens', 'seconds', 'loop',
-    'spent_tokens', 'spent_seconds', 'repair_seconds', 'money', 'spent_money')
+    'spent_tokens', 'spent_seconds', 'repair_seconds', 'money', 'spent_money', 'charged:tokens',
+    'charged:seconds', 'charged:money')
   local key = attempt_key(id, n)
   local attempt = redis.call('HMGET', key, 'plan', 'output', 'faults', 'verifications', 'provider',
     'allowance')
@@ -520,13 +521,15 @@ local function attempt_view(verb, id, n)
     results[#results + 1] = index
     results[#results + 1] = redis.call('HGET', key, 'result:' .. index) or ''
   end
-  -- Spending before a requeue does not count.
-  local tokens = tonumber(job[3] or '0') - tonumber(job[6] or '0')
-  local seconds = tonumber(job[4] or '0') - tonumber(job[7] or '0')
+  -- Spending before a requeue does not count. Items are charged for lost and unreported work, too.
+  local function used(total, before, charged)
+    return math.max(tonumber(total or '0') - tonumber(before or '0'), tonumber(charged or '0'))
+  end
+  local tokens, seconds = used(job[3], job[6], job[11]), used(job[4], job[7], job[12])
   return { verb, job[1], attempt[1] or '', attempt[2] or '', memory, int(tokens),
            string.format('%.6f', seconds), job[5] or '0', attempt[3] or '0', results,
            job[8] or '0', attempt[5] or '', '', attempt[6] or '',
-           string.format('%.9f', tonumber(job[9] or '0') - tonumber(job[10] or '0')) }
+           string.format('%.9f', used(job[9], job[10], job[13])) }
 end
 
 -- Writes a job and the outbox entry of its first attempt. Returns whether to publish it now.

@@ -1,32 +1,29 @@
--- Read a loop in one step: its record, its items and its budget; with `fleet`, also what all loops ask
--- for and which slots are taken.
+-- Read a loop in one step: its record, its items and its budget, what all loops ask for, and which
+-- slots are taken.
 allow_when_full()
 local function fields_of(part) return redis.call('HGETALL', loop_key(R.loop, part)) end
 local answer = { {}, {}, {}, {}, {}, {} }
-if given(R.loop) then
-  -- An item whose job has ended without it: a worker of an earlier release settled the job, or the job
-  -- is gone.
-  local items = fields_of('items')
-  for i = 1, #items, 2 do
-    local id = string.match(items[i + 1], '^running|.-|.-|(.-)|')
-    local job = id and redis.call('HMGET', job_key(id), 'state', 'reason', 'attempt')
-    if job and (not job[1] or TERMINAL[job[1]]) then
-      end_item(id, job[3] or 1, R.loop, items[i], job[1] or 'cancelled', job[1] and job[2] or 'its job is gone')
-    end
+-- Ends items that still run although their job has ended: a worker of an earlier release settled it, or
+-- the job is gone.
+local items = fields_of('items')
+for i = 1, #items, 2 do
+  local id = string.match(items[i + 1], '^running|.-|.-|(.-)|')
+  local job = id and redis.call('HMGET', job_key(id), 'state', 'reason', 'attempt')
+  if job and (not job[1] or TERMINAL[job[1]]) then
+    end_item(id, job[3] or 1, R.loop, items[i], job[1] or 'cancelled', job[1] and job[2] or 'its job is gone')
   end
-  answer[1] = fields_of()
-  if #answer[1] == 0 then return answer end
-  answer[2] = fields_of('items')
-  answer[3], answer[4], answer[5] = fields_of('limits'), fields_of('spent'), fields_of('reserved')
 end
-if not R.fleet then return answer end
+answer[1] = fields_of()
+if #answer[1] == 0 then return answer end
+answer[2] = fields_of('items')
+answer[3], answer[4], answer[5] = fields_of('limits'), fields_of('spent'), fields_of('reserved')
 
 -- Slots are what is live: an item whose job has ended has none, unless a worker may still run it.
 local live = {}
 for _, id in ipairs(redis.call('ZRANGE', P .. 'loops:live', 0, -1)) do
   local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'of_loop', 'item')
   local ended = not job[1] or TERMINAL[job[1]]
-  if ended and expired(job[2] and redis.call('ZSCORE', P .. 'leases', attempt_entry(id, job[2]))) then
+  if ended and not (job[2] and has_worker(id, job[2])) then
     leave_slot(id, job[3] or '')
   else
     local held = job[2] and redis.call('HMGET', attempt_key(id, job[2]), 'worker', 'claimed_at') or {}
@@ -36,20 +33,25 @@ for _, id in ipairs(redis.call('ZRANGE', P .. 'loops:live', 0, -1)) do
   end
 end
 -- What has begun and waits for a slot, the next one first.
-local begun = {}
-for _, entry in ipairs(redis.call('ZRANGE', parked_key('slot:items'), 0, R.most - 1)) do
-  local _, id = parse_entry(entry)
-  local job = redis.call('HMGET', job_key(id), 'of_loop', 'item', 'parked_at')
-  begun[#begun + 1] = { id, job[1] or '', job[2] or '', job[3] or '0' }
+local function waiting_items(loop, most)
+  local found = {}
+  for i, entry in ipairs(redis.call('ZRANGE', parked_key('slot:' .. loop), 0, most - 1)) do
+    local _, id = parse_entry(entry)
+    local job = redis.call('HMGET', job_key(id), 'item', 'parked_at')
+    found[i] = { id, job[1] or '', job[2] or '0' }
+  end
+  return found
 end
 local demands = {}
 for i, loop in ipairs(redis.call('SMEMBERS', P .. 'loops:active')) do
   local found = redis.call('HMGET', loop_key(loop), 'priority', 'weight', 'share', 'concurrency', 'version')
+  local most = math.min(R.most, tonumber(found[4] or '1')) -- no more of them can get a slot
   demands[i] = { loop, found[1], found[2], found[3], found[4], found[5],
-    redis.call('ZRANGE', loop_key(loop, 'ready'), 0, R.most - 1, 'WITHSCORES'),
+    redis.call('ZRANGE', loop_key(loop, 'ready'), 0, most - 1, 'WITHSCORES'),
     redis.call('HGETALL', loop_key(loop, 'limits')), redis.call('HGETALL', loop_key(loop, 'spent')),
-    redis.call('HGETALL', loop_key(loop, 'reserved')) }
+    redis.call('HGETALL', loop_key(loop, 'reserved')), waiting_items(loop, most),
+    redis.call('SCARD', loop_key(loop, 'begun')) }
 end
 answer[6] = { redis.call('GET', P .. 'loops:epoch') or '0', redis.call('GET', P .. 'loops:slots') or '',
-  redis.call('HGETALL', P .. 'loops:lines'), live, begun, demands }
+  redis.call('HGETALL', P .. 'loops:lines'), live, demands }
 return answer

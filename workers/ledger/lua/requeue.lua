@@ -32,7 +32,7 @@ redis.call('HINCRBY', key, v .. 'claims' .. suffix, -1)
 local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at', 'priority', 'lane', 'verify_on',
   'pool')
 if kind ~= 'c' and TERMINAL[job[1]] then
-  if kind == 'a' then leave_ended(id, R.entry) end
+  release_ended(id, R.entry)
   return { 'finished' }
 end
 if given(R.counter) then
@@ -79,6 +79,8 @@ elseif kind == 'a' and job[4] and redis.call('HEXISTS', key, 'output') == 0 then
   offer(job[4], R.entry, mode, due)
 else
   enqueue(R.entry, kind == 'a' and queue_of(mode, job[6]) or 'verify', priority_of(mode, job[3]), due)
+  -- An item that backs off for long leaves its slot to others.
+  if of_loop and due - NOW > 5000 then leave_slot(id, of_loop) end
 end
 local opens_in = opens_at and opens_at > NOW and stamp(opens_at - NOW) or ''
 return { 'requeued', stamp(due - NOW), keep_released(key, found[3]), opens_in }

@@ -79,7 +79,7 @@ if given(R.session) then
 end
 if TERMINAL[job[1]] then
   retain(R.id) -- so that what was just counted expires with the job
-  leave_ended(R.id, entry)
+  release_ended(R.id, entry)
   if job[10] then -- another message reports the end to the caller
     redis.call('HSET', key, 'settled_by', '')
     return { 'lost' }
@@ -114,6 +114,7 @@ if given(R.next) then
     offer(job[7], next_entry, n.mode, NOW + n.delay_ms)
   elseif n.delay_ms > 0 then
     enqueue(next_entry, queue, n.priority, NOW + n.delay_ms)
+    if job[11] and n.delay_ms > 5000 then leave_slot(R.id, job[11]) end
   elseif not make_due(next_entry, queue, n.priority,
     add_item(attempt_gates(queue, job[9], job[8], provider_of(runner)), R.id, job[11], true)) then
     free_slots(next_entry, nil, job[8]) -- its tenant's, for others

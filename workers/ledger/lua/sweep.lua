@@ -86,9 +86,13 @@ end
 
 -- Escalates a job whose deadline has passed while it waited. A running attempt may still be reported.
 local function end_overdue(id)
-  local job = redis.call('HMGET', job_key(id), 'state', 'attempt')
+  local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'deadline_at', 'parked_at')
   local fault = job[2] and redis.call('HGET', attempt_key(id, job[2]), 'faults_last')
   if not job[1] or TERMINAL[job[1]] then return end
+  -- It may have moved: the time that an item waits for its own loop does not count.
+  local waited = job[4] and job[4] ~= '' and NOW - tonumber(job[4]) or 0
+  local at = tonumber(job[3]) + waited
+  if at > NOW then return await_deadline(id, at) end
   if job[1] == 'running' then return await_deadline(id, NOW + R.republish_ms) end
   drop_entry(attempt_entry(id, job[2]))
   finish(id, job[1], 'escalated', 'deadline', deadline_passed(fault))
@@ -233,14 +237,37 @@ for _, signature in ipairs(redis.call('ZRANGEBYSCORE', P .. 'groups', '-inf', ke
   end
 end
 
+-- An admitted item that no worker has claimed for ten minutes leaves its slot to a more urgent loop.
+local function most_urgent_demand()
+  local found = math.huge
+  for _, loop in ipairs(redis.call('SMEMBERS', P .. 'loops:active')) do
+    if redis.call('EXISTS', loop_key(loop, 'ready')) == 1 then
+      found = math.min(found, tonumber(redis.call('HGET', loop_key(loop), 'priority') or '9'))
+    end
+  end
+  return found
+end
+local function leave_unclaimed(urgency)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', P .. 'loops:live', '-inf', NOW - 600000)) do
+    local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'of_loop')
+    local claims = redis.call('HGET', attempt_key(id, 1), 'claims')
+    local priority = job[3] and redis.call('HGET', loop_key(job[3]), 'priority')
+    if job[1] == 'queued' and job[2] == '1' and not claims and urgency < tonumber(priority or '0') then
+      park(attempt_entry(id, 1), 'slot:' .. job[3], 'slot')
+    end
+  end
+end
+if P == S and redis.call('ZCARD', P .. 'loops:live') > 0 then leave_unclaimed(most_urgent_demand()) end
+
 -- A loop that must be planned has a hint in the outbox, unless the hint was lost or dropped. One that
--- runs is looked at every minute in any case, and every other one once a day: its planner keeps the
--- workspaces of its items from expiring.
+-- runs, or waits for a new day's budget, is looked at every minute in any case, and every other one once
+-- a day: its planner keeps the workspaces of its items from expiring.
 if P == S then
   for _, loop in ipairs(redis.call('ZRANGE', P .. 'loops', 0, -1)) do
-    local seen = redis.call('HMGET', loop_key(loop), 'dirty', 'planned', 'planned_at', 'state')
+    local seen = redis.call('HMGET', loop_key(loop), 'dirty', 'planned', 'planned_at', 'state', 'paused_by')
     local forgotten = tonumber(seen[1] or '0') > tonumber(seen[2] or '0')
-    local old = tonumber(seen[3] or '0') < NOW - (seen[4] == 'running' and 60000 or 86400000)
+    local active = seen[4] == 'running' or (seen[4] == 'paused' and seen[5] == 'budget')
+    local old = tonumber(seen[3] or '0') < NOW - (active and 60000 or 86400000)
     if (forgotten or old) and not read_entry(loop_entry(loop)) then touch_loop(loop) end
   end
 end

@@ -314,7 +314,7 @@ local function leave_parking(entry)
   redis.call('ZREM', parked_key(behind), entry)
   if redis.call('EXISTS', parked_key(behind)) == 0 then redis.call('SREM', P .. 'parked', behind) end
   local kind, id, n = parse_entry(entry)
-  if is_of_loop(behind) then return go_on(id) end
+  if is_of_loop(behind) then return extend_deadline(id) end
   if kind == 'c' then
     redis.call('ZREM', P .. 'stale', cycle_of(entry))
   elseif redis.call('HEXISTS', job_key(id), 'lane') == 1 then

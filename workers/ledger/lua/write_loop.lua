@@ -33,17 +33,27 @@ if is_stale() then return { 'stale' } end
 
 -- A person has dealt with the failure of an item: its escalation ends.
 local function resolve_run(id, note)
-  local n = redis.call('HGET', job_key(id), 'attempt')
-  if not n then return end
-  for times = 1, 10 do
-    end_escalation(id .. ':' .. n .. (times > 1 and '.' .. times or ''), 'resolved', R.by, note)
+  -- The escalation outlives its job: without the job, the attempt that led to it is not known.
+  local n = tonumber(redis.call('HGET', job_key(id), 'attempt') or '')
+  for attempt = n or 1, n or 100 do
+    for times = 1, 10 do
+      end_escalation(id .. ':' .. attempt .. (times > 1 and '.' .. times or ''), 'resolved', R.by, note)
+    end
   end
+  -- A worker that goes on although the job was cancelled loses its lease.
+  if n then redis.call('HSET', attempt_key(id, n), 'token', '') end
 end
 
 local function apply(loop, change)
   local key = loop_key(loop)
   local tenant = redis.call('HGET', key, 'tenant') or nil
+  local before = redis.call('HMGET', key, 'priority', 'share')
   for field, value in pairs(change.fields) do redis.call('HSET', key, field, value) end
+  if given(change.fields.priority) and int(change.fields.priority) ~= before[1] then
+    -- It keeps its place on each priority's line, or begins where the line begins.
+    redis.call('HSET', key, 'share:' .. before[1], before[2],
+      'share', redis.call('HGET', key, 'share:' .. int(change.fields.priority)) or '0')
+  end
   if given(change.state) then
     redis.call('HSET', key, 'state', change.state, 'since', stamp(NOW),
       'held', change.state == 'paused' and '1' or '0')
@@ -57,7 +67,7 @@ local function apply(loop, change)
     if change.state == 'completed' then redis.call('HSET', key, 'finished_at', stamp(NOW)) end
   end
   for item, records in pairs(change.items) do
-    redis.call('HSET', loop_key(loop, 'items'), item, records[2])
+    write_item(loop, item, records[2])
     local state, reason = string.match(records[2], '^(.-)|.-|.-|.-|(.*)$')
     if state == 'ready' then
       redis.call('ZADD', loop_key(loop, 'ready'), records[3], item)
@@ -92,7 +102,7 @@ local function admit(each)
   redis.call('HSET', loop_key(each.loop), 'share', each.share)
   note_in_log(each.loop, each.item .. ' got a slot: ' .. each.because, 'admission')
   if given(each.job) then
-    redis.call('HSET', loop_key(each.loop, 'items'), each.item, each.new)
+    write_item(each.loop, each.item, each.new)
     redis.call('ZREM', loop_key(each.loop, 'ready'), each.item)
     event('item', each.id, { loop = each.loop, item = each.item, state = 'running',
       because = each.because })
@@ -104,7 +114,7 @@ local function admit(each)
     return
   end
   local entry = attempt_entry(each.id, redis.call('HGET', job_key(each.id), 'attempt'))
-  if redis.call('HGET', P .. 'parked_behind', entry) ~= 'slot:items' then
+  if redis.call('HGET', P .. 'parked_behind', entry) ~= 'slot:' .. each.loop then
     redis.call('ZREM', P .. 'loops:live', each.id)
     return
   end
@@ -126,6 +136,12 @@ if given(R.planned) then
   local key, hint = loop_key(R.loop), loop_entry(R.loop)
   redis.call('HSET', key, 'planned', int(R.planned), 'planned_at', stamp(NOW))
   take_entry(hint)
+  -- A control worker of an earlier release cannot read hints, and puts them aside.
+  local aside = redis.call('HGET', P .. 'outbox:quarantine', hint)
+  if aside then
+    leave_quarantine(hint)
+    end_escalation(cjson.decode(aside).escalation, 'resolved', 'planner', 'the loop was planned')
+  end
   if tonumber(redis.call('HGET', key, 'dirty')) > R.planned then
     hand_out(hint, 'loop', 5)
     RELEASED[#RELEASED + 1] = publication(hint, { queue = 'loop', priority = 5 })

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mulligan.policies.loops.admission import Demand, WaitingItem
+from mulligan.policies.loops.admission import Demand, WaitingItem, demand_of
 from mulligan.policies.loops.budget import (
     RESOURCES,
     SHARED_SCOPES,
@@ -90,6 +90,7 @@ def read_budget(
         used=_read_used(rows.fields(spent), now),
         reserved=_read_reserved(reserved_row),
         reservations=len(reserved_row),
+        unlimited=_read_unlimited(reserved_row),
         caps=read_amounts(limit_row.get("attempt", "")),
     )
 
@@ -119,8 +120,10 @@ def _read_reserved(row: Mapping[str, str]) -> dict[Resource, float]:
     return total
 
 
-def next_day(now: float) -> float:
-    return (now // _DAY + 1) * _DAY
+def _read_unlimited(row: Mapping[str, str]) -> frozenset[Resource]:
+    """Read what some attempt has not reserved. Most attempts reserve the same."""
+    amounts = [read_amounts(text) for text in set(row.values())]
+    return frozenset(name for name in RESOURCES if any(name not in each for each in amounts))
 
 
 def _live_item(answer: Sequence[str], lease: float) -> LiveItem:
@@ -138,43 +141,39 @@ def _live_item(answer: Sequence[str], lease: float) -> LiveItem:
 
 def read_fleet(answer: Sequence[Any], *, now: float, lease: float) -> LoopFleet:
     """Read the part of the answer of `read_loop` that is about all loops."""
-    epoch, slots, lines, live, begun, demands = answer
+    epoch, slots, lines, live, demands = answer
     items = [_live_item(each, lease) for each in live]
-    waiting: dict[str, list[WaitingItem]] = {}
-    for job_id, loop, item, since in begun:
-        waiting.setdefault(loop, []).append(
-            WaitingItem(item=item, since=float(since or 0) / 1000, job_id=job_id)
-        )
     return LoopFleet(
         slots=int(slots) if slots else None,
         live=items,
         lines={int(priority): float(at) for priority, at in rows.fields(lines).items()},
         epoch=epoch,
-        demands=[_demand(each, items, waiting, now) for each in demands if each[5]],
+        demands=[_demand(each, items, now) for each in demands if each[5]],
         versions={each[0]: int(each[5]) for each in demands if each[5]},
     )
 
 
-def _demand(
-    answer: Sequence[Any],
-    live: Sequence[LiveItem],
-    waiting: Mapping[str, list[WaitingItem]],
-    now: float,
-) -> Demand:
-    loop, priority, weight, share, concurrency, _, ready, *budget = answer
+def _demand(answer: Sequence[Any], live: Sequence[LiveItem], now: float) -> Demand:
+    loop, priority, weight, share, concurrency, _, ready, *budget, waiting, begun = answer
     running = sum(each.loop == loop for each in live)
-    room = read_budget(*budget, now=now).room(running)
-    candidates = list(waiting.get(loop, ()))
-    for item, text in zip(ready[::2], ready[1::2], strict=True):
-        rank, since = divmod(float(text), _RANKS)
-        candidates.append(WaitingItem(item=item, priority=int(rank), since=since / 1000))
-    return Demand(
-        loop=loop,
+    return demand_of(
+        loop,
         priority=int(priority),
         weight=float(weight),
         share=float(share or 0),
-        room=min(int(concurrency) - running, int(concurrency) if room is None else room),
-        candidates=candidates,
+        concurrency=int(concurrency),
+        live=running,
+        begun=int(begun),
+        affordable=read_budget(*budget, now=now).room(running),
+        waiting=[
+            WaitingItem(item=item, since=float(since or 0) / 1000, job_id=job_id)
+            for job_id, item, since in waiting
+        ],
+        ready=[
+            WaitingItem(item=item, priority=int(rank), since=since / 1000)
+            for item, text in zip(ready[::2], ready[1::2], strict=True)
+            for rank, since in [divmod(float(text), _RANKS)]
+        ],
     )
 
 
