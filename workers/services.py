@@ -40,6 +40,7 @@ from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stored import rows
 from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
+from mulligan.workers.local.home import is_up
 from mulligan.workers.loops.prices import cost_of, token_price
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
@@ -199,6 +200,7 @@ def _loop_context(
     publish: Publish,
     blobs: BlobStore,
 ) -> LoopContext:
+    embedded = EmbeddedRedis(settings.home).url
     return LoopContext(
         ledger=ledger,
         intake=intake,
@@ -208,7 +210,7 @@ def _loop_context(
         provider=lambda name: ledger.breakers.all().get(name),
         missing_pools=lambda: missing_pools(ledger.beats.served(now=ledger.now())),
         keep=blobs.keep,
-        embedded=settings.broker_url == EmbeddedRedis(settings.home).url,
+        up=lambda: is_up(settings.home) if settings.broker_url == embedded else None,
         tenant_label=settings.tenant_label,
     )
 

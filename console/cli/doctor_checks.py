@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from celery import Celery
 
+from mulligan.console.cli.backend import CliBackend
 from mulligan.console.reports.providers import visible_parked
 from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.jobs.sweep_health import sweep_health
@@ -306,9 +307,9 @@ def _releases(ledger: RedisLedger) -> Check:
 # -- the workers ----------------------------------------------------------------------------------
 
 
-def check_workers(app: Celery, settings: Settings, *, expected: bool) -> Iterator[Check]:
+def check_workers(backend: CliBackend, settings: Settings, *, expected: bool) -> Iterator[Check]:
     """``expected``: whether workers should be running; if not, `run` starts its own."""
-    served = app.control.inspect(timeout=1.5).active_queues() or {}
+    served = backend.app.control.inspect(timeout=1.5).active_queues() or {}
     if not served:
         if expected:
             yield fail("workers", "none responds", "start them with `mulligan up`")
@@ -320,7 +321,8 @@ def check_workers(app: Celery, settings: Settings, *, expected: bool) -> Iterato
         return
     yield ok("workers", f"{len(served)} running: {', '.join(sorted(served))}")
     names = {queue["name"] for queues in served.values() for queue in queues}
-    missing = [name for name in (*required_queues(settings), SUBMIT_QUEUE) if name not in names]
+    required = required_queues(settings, loops=backend.ledger.has_loops())
+    missing = [name for name in (*required, SUBMIT_QUEUE) if name not in names]
     if missing:
         fix = f"start a worker with -Q {','.join(missing)}"
         yield fail("queues", f"no worker serves {', '.join(missing)}", fix)

@@ -59,7 +59,7 @@ class ListLoops(ToolCall):
     state: Annotated[
         LoopState | None, Field(description="Only loops with this status; leave it out for all.")
     ] = None
-    limit: Limit = 50
+    limit: Annotated[int, Field(ge=1, le=1000, description="Maximum rows.")] = 50
 
     def request(self) -> ConsoleRequest:
         return read(loop_path(), state=self.state, limit=self.limit)
@@ -331,7 +331,12 @@ class SetLoopSlots(ChangeCall):
     To limit one loop use configure_loop with concurrency.
     """
 
-    slots: Annotated[int, Field(ge=0, le=100_000, description="The slots that all loops share.")]
+    slots: Annotated[
+        int | None,
+        Field(
+            ge=0, le=100_000, description="For all loops; leave it out for the configured number."
+        ),
+    ] = None
 
     def request(self) -> ConsoleRequest:
         return self.change("PUT", "/api/loop-slots", {"slots": self.slots})

@@ -101,7 +101,7 @@ def read_current_state(
     return CurrentState(
         at=now,
         beats=ledger.beats.live(now=now),
-        required=required_queues(services.settings),
+        required=required_queues(services.settings, loops=ledger.has_loops()),
         queues=_queues(app),
         paused=tuple(visible_pauses(services, bound_to)),
         breakers=breakers,

@@ -69,8 +69,8 @@ class Surroundings:
     budget: BudgetState = field(default_factory=BudgetState)
     #: The pools of loops and their items without a worker.
     missing_pools: Collection[str] = ()
-    #: Whether `mulligan up` runs them all.
-    embedded: bool = False
+    #: Whether `mulligan up` serves this ledger; None if other supervisors run the workers.
+    up: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,15 +215,17 @@ def _resume(behind: str) -> LoopRemedy:
     return LoopRemedy(action="resume_queue", arguments={"what": behind})
 
 
-def _start(pool: str, around: Surroundings) -> LoopRemedy:
-    if around.embedded:
+def _start(pool: str, around: Surroundings) -> LoopRemedy | None:
+    if around.up:
+        return None  # it starts them again by itself; a frozen one needs a look at its log
+    if around.up is not None:
         return LoopRemedy(action="start_all_workers")
     return LoopRemedy(action="start_worker", arguments={"pool": pool})
 
 
 def _not_planned(around: Surroundings) -> Reason:
     if PLANNERS in around.missing_pools:
-        text = f"no worker of the pool {PLANNERS} is running to plan it"
+        text = f"no worker of the pool {PLANNERS} has reported for 30 s, so that nobody plans it"
         return Reason(cause="worker", text=text, remedy=_start(PLANNERS, around))
     return Reason(cause="planning", text="the planner has not seen the last change yet")
 
@@ -245,7 +247,7 @@ def _why_parked(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits) -> 
         case "quota":
             return Reason(cause="budget", text=text)
     if job.waiting_for == "worker" and ITEM_WORKERS in around.missing_pools:
-        text = f"for a worker: none of the pool {ITEM_WORKERS} is running"
+        text = f"for a worker: none of the pool {ITEM_WORKERS} has reported for 30 s"
         return Reason(cause="worker", text=text, remedy=_start(ITEM_WORKERS, around))
     return Reason(cause=_CAUSES.get(job.waiting_for, "runs"), text=text)
 

@@ -65,7 +65,8 @@ def _attempt(context: AttemptContext, claim: Claim) -> Outcome:
     asked = asked_with(claim, runner.decoding)
     if claim.output is None and claim.budget_used_up:
         # By calls that never answered: one that did has settled its attempt.
-        used_up = RunnerError(f"the budget of {claim.job.name or 'the job'} is used up", final=False)
+        name = claim.job.name or "the job"
+        used_up = RunnerError(f"the budget of {name} is used up", final=False)
         return settle_error(context, claim, used_up, asked)
     if claim.output is None:
         return _run(context, claim, runner, verifiers, asked)

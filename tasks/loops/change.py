@@ -237,15 +237,22 @@ def set_slots(context: LoopContext, slots: int | None) -> None:
     context.publish(context.ledger.set_loop_slots(slots))
 
 
-def delete(context: LoopContext, name: str, caller: Requester) -> None:
+def delete(
+    context: LoopContext, name: str, caller: Requester, *, tenant: str | None = None
+) -> None:
     """Forget a loop that does nothing. The jobs of its items are kept like others.
 
-    Repeated by its caller with the same idempotency key, it has been done.
+    ``tenant``: whose loops the caller sees; None for all.
+
+    Repeated by its caller with the same idempotency key, it has been done; a new loop of that name
+    stays.
     """
     keyed = replace(caller, key=f"delete/{caller.by}/{caller.key}") if caller.key else caller
-    answer = context.ledger.delete_loop(name, keyed)
-    if answer == "gone" and context.ledger.change_made(name, keyed) != "seen":
-        raise no_such_loop(context, name)
+    reading = context.ledger.read_loop(name)
+    hidden = reading is not None and tenant not in (None, reading.snapshot.loop.tenant)
+    answer = "gone" if hidden else context.ledger.delete_loop(name, keyed)
+    if answer == "gone":
+        raise no_such_loop(context, name, tenant)
     if answer == "held":
         raise LoopConflict(f"the loop {name!r} has not ended: stop it first")
 

@@ -27,8 +27,8 @@ class LoopContext:
     provider: Callable[[str], Breaker | None] = lambda _: None
     #: Returns the names of the pools that no worker of the fleet serves.
     missing_pools: Callable[[], Collection[str]] = tuple
-    #: Whether the broker is the one of `mulligan up`, which runs all workers.
-    embedded: bool = False
+    #: Returns whether `mulligan up` serves this ledger; None if other supervisors run the workers.
+    up: Callable[[], bool | None] = lambda: None
     #: The label that names a job's tenant.
     tenant_label: str = "tenant"
     #: Keeps a stored workspace from expiring.

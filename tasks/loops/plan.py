@@ -118,8 +118,11 @@ def _own_demand(reading: LoopReading, change: LoopChange) -> Iterator[Demand]:
     known = next((each for each in fleet.demands if each.loop == loop.name), None)
     records = {**snapshot.items, **change.items}
     ready = [
-        WaitingItem(item=spec.id, priority=spec.priority, since=records[spec.id].since)
-        for spec in snapshot.specs
+        # A millisecond later than the one before: equal ones go in the order of the specs.
+        WaitingItem(
+            item=spec.id, priority=spec.priority, since=records[spec.id].since + place / 1000
+        )
+        for place, spec in enumerate(snapshot.specs)
         if spec.id in records and records[spec.id].state == "ready"
     ]
     live = sum(each.loop == loop.name for each in fleet.live)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mulligan.policies.loops.loop import (
@@ -28,8 +28,8 @@ class LoopSummary:
 
     loop: LoopRecord
     items: Mapping[str, ItemRecord]
-    #: The jobs that have a slot.
-    live: Container[str]
+    #: The jobs that have a slot, and whether a worker runs or verifies each.
+    live: Mapping[str, bool]
 
     @property
     def counts(self) -> dict[ShownState, int]:
@@ -37,11 +37,11 @@ class LoopSummary:
 
     @property
     def running(self) -> list[str]:
-        """The items that run, the longest one first."""
+        """The items that workers run or verify, the longest one first."""
         found = [
             (record.since, name)
             for name, record in self.items.items()
-            if shown_state(record, self.live) == "running"
+            if record.state == "running" and self.live.get(record.job_id)
         ]
         return [name for _, name in sorted(found)]
 
@@ -60,7 +60,7 @@ def list_loops(
         if tenant in (None, each.tenant) and state in (None, each.state)
     ][:limit]
     items = context.ledger.loop_items([each.name for each in found])
-    live = context.ledger.live_item_jobs()
+    live = {each.job_id: each.held for each in context.ledger.live_items()}
     return [
         LoopSummary(loop=loop, items=records, live=live)
         for loop, records in zip(found, items, strict=True)

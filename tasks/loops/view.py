@@ -34,7 +34,8 @@ class LoopView:
     slots: int
     #: The pools without a worker.
     missing_pools: Collection[str] = ()
-    embedded: bool = False
+    #: Whether `mulligan up` serves the ledger; None if other supervisors run the workers.
+    up: bool | None = None
     #: Whether the reader sees only a tenant's loops: the state of providers is not for everyone.
     of_tenant: bool = False
 
@@ -49,16 +50,16 @@ class LoopView:
             slots=self.slots,
             live=len(fleet.live),
             live_of_loop=sum(each.loop == name for each in fleet.live),
-            held=bool(self.holders),
+            held=any(each.held for each in fleet.live if each.loop == name),
             others=[d for d in fleet.demands if d.loop != name and d.candidates and d.room > 0],
             budget=self.reading.budget,
             missing_pools=self.missing_pools,
-            embedded=self.embedded,
+            up=self.up,
         )
 
     @cached_property
     def summary(self) -> LoopSummary:
-        live = frozenset(each.job_id for each in self.reading.fleet.live)
+        live = {each.job_id: each.held for each in self.reading.fleet.live}
         return LoopSummary(loop=self.snapshot.loop, items=self.snapshot.items, live=live)
 
     def state(self, item: str) -> ShownState:
@@ -98,7 +99,7 @@ def view_loop(context: LoopContext, name: str, *, tenant: str | None = None) -> 
         reading=reading,
         slots=slots,
         missing_pools=context.missing_pools(),
-        embedded=context.embedded,
+        up=context.up(),
         of_tenant=tenant is not None,
     )
 
@@ -128,12 +129,16 @@ class NoSuchItem(BadInput):
     """The loop has no item of this id."""
 
 
+def no_such_item(loop: str, item: str) -> NoSuchItem:
+    return NoSuchItem.at("item", f"the loop {loop!r} has no item {item!r}", "unknown_name")
+
+
 def view_item(context: LoopContext, name: str, item: str, *, tenant: str | None = None) -> ItemView:
     """Read an item of a loop with its job. Raises NoSuchLoop or NoSuchItem."""
     view = view_loop(context, name, tenant=tenant)
     spec, record = view.snapshot.spec(item), view.snapshot.record(item)
     if spec is None:
-        raise NoSuchItem.at("item", f"the loop {name!r} has no item {item!r}", "unknown_name")
+        raise no_such_item(name, item)
     root, job = root_of(view.snapshot, item), _job(context, view, item)
     waits = _waits(context, view, root, job if root == item else _job(context, view, root))
     why = why_item_of(view, item, context.ledger.now(), waits)
@@ -143,9 +148,31 @@ def view_item(context: LoopContext, name: str, item: str, *, tenant: str | None 
 def why_item_of(view: LoopView, item: str, now: float, waits: JobWaits | None = None) -> Reason:
     """Say why an item of a loop that was read does not run.
 
-    ``waits``: what the job waits for that it depends on; without it, that job seems to run.
+    ``waits``: what the job waits for that it depends on; without it, only what its slot says.
     """
-    return why_item(view.snapshot, item, view.surroundings, waits or JobWaits(), now)
+    if waits is None:
+        waits = _slot_says(view, root_of(view.snapshot, item))
+    return _allowed(view, why_item(view.snapshot, item, view.surroundings, waits, now))
+
+
+def _slot_says(view: LoopView, item: str) -> JobWaits:
+    """Return what is known of an item's job without reading it."""
+    record = view.snapshot.record(item)
+    if record.state != "running" or view.summary.live.get(record.job_id):
+        return JobWaits()
+    words = "a worker" if record.job_id in view.summary.live else "something else than a slot"
+    return JobWaits(waiting_for="worker", words=words)
+
+
+#: What affects all tenants, so that no token of one may do it.
+_OF_FLEET = frozenset({"set_loop_slots", "resume_queue", "start_worker", "start_all_workers"})
+
+
+def _allowed(view: LoopView, reason: Reason) -> Reason:
+    """Leave out a remedy that the reader may not do."""
+    if view.of_tenant and reason.remedy and reason.remedy.action in _OF_FLEET:
+        return replace(reason, remedy=None)
+    return reason
 
 
 def why(
@@ -161,7 +188,8 @@ def why_of(context: LoopContext, view: LoopView) -> Reason:
     """Say why a loop that was read does not run."""
     running = running_item(view.snapshot) or ""
     waits = _waits(context, view, running, _job(context, view, running))
-    return why_loop(view.snapshot, view.surroundings, waits, context.ledger.now())
+    reason = why_loop(view.snapshot, view.surroundings, waits, context.ledger.now())
+    return _allowed(view, reason)
 
 
 def _job(context: LoopContext, view: LoopView, item: str) -> JobView | None:

@@ -95,12 +95,14 @@ def test_the_main_queue_is_the_one_with_most_of_the_work(
 
 
 @pytest.mark.parametrize("found", [POOLS, RUN_POOLS], ids=["up", "run"])
-def test_agents_have_workers_and_are_required_only_if_a_profile_uses_them(
+def test_agents_have_workers_and_are_required_only_if_a_profile_or_a_loop_uses_them(
     found: Sequence[PoolSpec],
 ) -> None:
     agents = {"coder": {"kind": "scripted", "answers": ["{}"], "pool": "agent"}}
     wanted = set(required_queues(Settings(runners=agents)))
     assert wanted - set(required_queues(Settings())) == {"agent.repair", "agent"}
+    loops = set(required_queues(Settings(), loops=True))
+    assert loops - set(required_queues(Settings())) == {"agent.repair", "agent", "loop"}
     assert wanted <= {queue for pool in found for queue in pool.queues}
 
 

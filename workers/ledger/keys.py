@@ -232,10 +232,6 @@ def loops(prefix: str) -> str:
     return f"{prefix}loops"
 
 
-def live_items(prefix: str) -> str:
-    return f"{prefix}loops:live"
-
-
 def loop_slots(prefix: str) -> str:
     return f"{prefix}loops:slots"
 

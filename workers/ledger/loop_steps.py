@@ -15,6 +15,7 @@ from mulligan.policies.loops.spec import ItemSpec, LoopDocument, is_loop_name
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import (
     ItemRun,
+    LiveItem,
     LoopNote,
     LoopReading,
     LoopWrite,
@@ -59,7 +60,14 @@ class LoopSteps(AcceptSteps):
             "create_loop",
             self._loops_prefix,
             loop=config.name,
-            digest=digest({"loop": config.model_dump_json(), "items": address, "tenant": tenant}),
+            digest=digest(
+                {
+                    "loop": config.model_dump_json(),
+                    "items": address,
+                    "states": document.states,
+                    "tenant": tenant,
+                }
+            ),
             uid=self.new_token(),
             fields={name: value for name, value in fields.items() if value != ""},
             limits=loop_rows.limit_fields(config.budget, caps),
@@ -160,6 +168,9 @@ class LoopSteps(AcceptSteps):
         )[0]
         return answer
 
+    def has_loops(self) -> bool:
+        return bool(self.calls.run("EXISTS", keys.loops(self._loops_prefix)))
+
     def loops(self) -> list[LoopRecord]:
         names = self.calls.run("ZREVRANGE", keys.loops(self._loops_prefix), 0, -1)
         places = [keys.loop(self._loops_prefix, name) for name in names]
@@ -175,8 +186,9 @@ class LoopSteps(AcceptSteps):
             for place, row in zip(places, self.calls.records(places), strict=True)
         ]
 
-    def live_item_jobs(self) -> frozenset[str]:
-        return frozenset(self.calls.run("ZRANGE", keys.live_items(self._loops_prefix), 0, -1))
+    def live_items(self) -> list[LiveItem]:
+        found = self.calls.one("live_items", self._loops_prefix)
+        return [loop_rows.live_item(each, self._settings.lease) for each in found]
 
     def loop_slots(self) -> int | None:
         found = self.calls.run("GET", keys.loop_slots(self._loops_prefix))
@@ -218,12 +230,13 @@ class LoopSteps(AcceptSteps):
         return {**request, "fields": fields}
 
     def _item_changes(self, snapshot: LoopSnapshot, change: LoopChange) -> dict[str, list[Any]]:
-        specs = {spec.id: spec for spec in change.specs or snapshot.specs}
+        specs = change.specs or snapshot.specs
+        places = {spec.id: place for place, spec in enumerate(specs)} if change.items else {}
         return {
             item: [
                 str(snapshot.items[item]) if item in snapshot.items else "",
                 str(record),
-                loop_rows.ready_score(specs[item], record),
+                loop_rows.ready_score(specs[places[item]], record, places[item]),
             ]
             for item, record in change.items.items()
         }

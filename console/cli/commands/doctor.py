@@ -88,7 +88,7 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
                 connection.ensure_connection(max_retries=1, timeout=3)
             yield ok("broker", without_password(found.broker_url or ""))
             yield from check_submissions(backend.ledger, backend.app)
-            yield from check_workers(backend.app, found, expected=expected)
+            yield from check_workers(backend, found, expected=expected)
     except BadInput as error:
         for problem in error.problems:
             yield fail("settings", str(problem), _FIX)

@@ -79,7 +79,8 @@ def create(
     if json:
         screen.emit(found.model_dump(mode="json"))
         return
-    screen.say(f"{name} {f'exists already; it is {found.status}' if seen else 'created'}")
+    made_it = "created and started" if start else "created"
+    screen.say(f"{name} {f'exists already; it is {found.status}' if seen else made_it}")
     if found.status == "created":
         screen.say(f"to start it: `mulligan loops start {name}`")
 

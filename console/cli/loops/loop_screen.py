@@ -44,11 +44,17 @@ _ORDER: tuple[ShownState, ...] = (
 )
 
 
+#: The states of items that wait for something.
+_BEFORE_RUNNING: tuple[ShownState, ...] = ("running", "waiting", "ready")
+
+
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
         table.add_column(
-            name, no_wrap=name != "reason", justify="right" if name in right else "left"
+            name,
+            no_wrap=name not in ("reason", "about"),
+            justify="right" if name in right else "left",
         )
     return table
 
@@ -66,9 +72,18 @@ def print_loops(loops: Sequence[LoopSummary]) -> None:
             f"{each.counts.get('passed', 0)}/{len(each.items)}",
             str(each.loop.config.priority),
             ", ".join(each.running[:3]) + (" …" if len(each.running) > 3 else ""),
-            each.loop.reason,
+            each.loop.reason or _not_running(each),
         )
     screen.out().print(table)
+
+
+def _not_running(summary: LoopSummary) -> str:
+    """Say in short what a loop does of which no item runs; `why` says more."""
+    if summary.loop.state != "running" or summary.running:
+        return ""
+    counts = summary.counts
+    found = [f"{counts[state]} {state}" for state in _BEFORE_RUNNING if state in counts]
+    return ", ".join(found)
 
 
 def print_loop(view: LoopView, why: Reason, now: float) -> None:
@@ -104,7 +119,7 @@ def print_why(why: Reason) -> None:
 
 
 def print_items(items: Sequence[ItemRow], now: float) -> None:
-    table = _table("item", "state", "for", "runs", "after", "reason", right=("runs",))
+    table = _table("item", "state", "for", "runs", "after", "about", right=("runs",))
     for each in items:
         table.add_row(
             each.id,

@@ -41,7 +41,7 @@ from mulligan.policies.loops.loop import ShownState
 from mulligan.policies.loops.spec import ItemSpec
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.registry import read_runs
-from mulligan.tasks.loops.view import view_item
+from mulligan.tasks.loops.view import no_such_item, view_item
 
 _NO_REASON = SkipReason()
 _ITEMS = {
@@ -135,6 +135,8 @@ def _add_transcripts(router: APIRouter, context: ConsoleContext) -> None:
     ) -> TranscriptList:
         """List every attempt of a loop's items: prompt, answer, verdict and usage."""
         snapshot = visible_loop(context, caller, loop_id).snapshot
+        if test is not None and snapshot.spec(test) is None:
+            raise no_such_item(loop_id, test)
         items = [spec.id for spec in snapshot.specs if test in (None, spec.id)]
         runs, following = read_runs(
             context.services.loops, snapshot, items=items, start=int(start), limit=limit
@@ -166,6 +168,5 @@ def _add_transcripts(router: APIRouter, context: ConsoleContext) -> None:
 
 
 def _shown(context: ConsoleContext, caller: Caller, loop: str, item: str) -> ItemDetail:
-    visible_loop(context, caller, loop)
     view = view_item(context.services.loops, loop, item, tenant=caller.tenant)
     return item_detail(view, texts=caller.texts)

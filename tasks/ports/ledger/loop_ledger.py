@@ -27,6 +27,8 @@ class LiveItem:
     claimed_at: float | None = None
     #: When its lease was last renewed; None if nobody holds it.
     renewed_at: float | None = None
+    #: Whether a worker runs or verifies it.
+    held: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,14 +141,17 @@ class LoopLedger(Protocol):
     def item_job_id(self, loop: LoopRecord, item: str, run: int) -> str:
         """Return the id of the job of an item's run, the same each time."""
 
+    def has_loops(self) -> bool:
+        """Return whether there is a loop."""
+
     def loops(self) -> list[LoopRecord]:
         """Return every loop, the newest first."""
 
     def loop_items(self, names: Sequence[str]) -> list[Mapping[str, ItemRecord]]:
         """Return the states of the items of several loops, without their specs."""
 
-    def live_item_jobs(self) -> frozenset[str]:
-        """Return the jobs of the items that have a slot."""
+    def live_items(self) -> list[LiveItem]:
+        """Return the items that have a slot."""
 
     def loop_slots(self) -> int | None:
         """Return the slots of all loops that a person set; None: those of the settings."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.jobs import answer
 from support.ledger_scenario import Scenario
-from support.loops import ADA, LoopScenario, hint, item, used
+from support.loops import ADA, LoopScenario, document, hint, item, used
 from support.settlements import succeeds
 
+from mulligan.policies.loops.loop import LoopChange
 from mulligan.tasks.loops import change
+from mulligan.tasks.loops.change import LoopConflict
 from mulligan.tasks.loops.view import view_loop, why
 from mulligan.tasks.ports.errors import TransportFault
-from mulligan.tasks.ports.ledger import ClaimRefused
+from mulligan.tasks.ports.ledger import ClaimRefused, LoopWrite, Requester, Written
 
 
 @pytest.fixture
@@ -103,6 +107,22 @@ def test_an_item_that_is_tried_again_at_once_keeps_its_slot(loops: LoopScenario)
     assert live(loops) == [("alpha", "a")]
 
 
+def test_a_raised_budget_lets_what_has_begun_go_on_at_once(loops: LoopScenario) -> None:
+    """Given items that began, lost their slots, and wait in a loop without budget."""
+    loops.scenario.ledger.pause("task_type:alpha")
+    limits = {"attempt": {"tokens": 50}, "loop": {"tokens": 100}}
+    loops.create(*many(4), concurrency=2, budget=limits)
+    plan_until_idle(loops, "alpha")
+    loops.scenario.ledger.resume("task_type:alpha")
+    loops.scenario.sweep()
+    for name in loops.admitted():
+        loops.passes(name, tokens=50)
+    plan_until_idle(loops, "alpha")
+    assert loops.loop().state == "paused"
+    change.configure(loops.context, "alpha", {"budget": {"loop": {"tokens": 1000}}}, ADA)
+    assert len(loops.admitted()) == 2
+
+
 # -- what a loop leaves behind ---------------------------------------------------------------------
 
 
@@ -118,6 +138,39 @@ def test_a_new_loop_pays_nothing_for_a_deleted_one_of_its_name(loops: LoopScenar
     loops.scenario.ledger.store_output(claim.lease, answer(tokens=777))
     assert used(loops.read())["loop:tokens"] == 0
     assert view_loop(loops.context, "alpha").holders == []
+
+
+def test_a_repeated_deletion_spares_a_new_loop_of_that_name(loops: LoopScenario) -> None:
+    again = Requester(by="ada", key="k", digest="delete alpha")
+    for _ in range(2):
+        change.create_loop(loops.context, document(item("a")), by="ada")
+        change.delete(loops.context, "alpha", again)
+    assert loops.read().snapshot.loop.state == "created"
+
+
+def test_a_paused_loop_is_not_deleted(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.move("pause")
+    with pytest.raises(LoopConflict, match="has not ended: stop it first"):
+        change.delete(loops.context, "alpha", ADA)
+
+
+def test_the_same_loop_with_other_first_states_is_another_loop(loops: LoopScenario) -> None:
+    made = document(item("a"), item("b"))
+    change.create_loop(loops.context, made, by="ada")
+    other = made.model_copy(update={"states": {"a": "skipped"}})
+    with pytest.raises(LoopConflict, match="is the name of another loop"):
+        change.create_loop(loops.context, other, by="ada")
+
+
+def test_a_key_that_another_change_used_meanwhile_is_refused(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    caller = Requester(by="ada", key="k", digest="one")
+    reading = loops.read()
+    write = LoopWrite(reading=reading, change=LoopChange(note="one"), caller=caller)
+    assert isinstance(loops.scenario.ledger.write_loop(write), Written)
+    other = replace(write, caller=replace(caller, digest="two"))
+    assert loops.scenario.ledger.write_loop(other) == "conflict"
 
 
 def test_an_attempt_of_a_deleted_loop_keeps_its_slot_until_it_ends(loops: LoopScenario) -> None:

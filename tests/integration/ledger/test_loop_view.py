@@ -67,6 +67,10 @@ def test_an_item_whose_job_waits_is_not_shown_as_running(loops: LoopScenario) ->
     for name in ("a", "b"):
         loops.refusal(name)
     loops.plan()
+    for found in (view_loop(loops.context, "alpha").summary, *list_loops(loops.context)):
+        assert (found.counts, found.running) == ({"waiting": 2, "running": 2}, [])
+    for name in ("c", "d"):
+        loops.claim(name)
     view, (row,) = view_loop(loops.context, "alpha"), list_loops(loops.context)
     for found in (view.summary, row):
         assert (found.counts, found.running) == ({"waiting": 2, "running": 2}, ["c", "d"])

@@ -27,6 +27,10 @@ answers = [{text = "{}", delay = 0.2, usage = {total_tokens = 10}}]
 kind = "scripted"
 answers = [{text = "no", usage = {total_tokens = 10}}, {text = "{}", usage = {total_tokens = 10}}]
 
+[runners.slow]
+kind = "scripted"
+answers = [{text = "{}", delay = 6, usage = {total_tokens = 10}}]
+
 [runners.hopeless]
 kind = "scripted"
 answers = [{text = "no", usage = {total_tokens = 10}}]
@@ -149,3 +153,38 @@ def test_a_loop_runs_to_its_end_although_every_process_is_killed_once(stack: Run
         **{f"item-{n:02}": 1 for n in range(ITEMS)},
         "extra": 1,
     }
+
+
+def test_a_pause_lets_a_running_attempt_finish_and_a_stop_ends_it(stack: RunningStack) -> None:
+    """Given a loop of two slow items, when it is paused and then stopped while an item runs."""
+    slow = [
+        {"id": name, "prompt": "Do it.", "runner": "slow", "verifiers": ["json.object"]}
+        for name in ("one", "two")
+    ]
+    document = {"loop": {"name": "slow"}, "items": slow, "start": True}
+    stack.request("POST", "/api/loops", document)
+
+    def held(item: str) -> bool:
+        time.sleep(0.3)
+        holders = stack.request("GET", "/api/loops/slow")["holders"]
+        return [each["item"] for each in holders] == [item]
+
+    wait_for(lambda: held("one"), "the first attempt", seconds=60)
+    stack.request("POST", "/api/loops/slow/pause")
+    wait_for(lambda: stack.state("/api/loops/slow/tests/one") == "passed", "its end", seconds=60)
+    assert stack.state("/api/loops/slow/tests/two") == "ready"
+    stack.request("POST", "/api/loops/slow/resume")
+    wait_for(lambda: held("two"), "the second attempt", seconds=60)
+    job = stack.request("GET", "/api/loops/slow/tests/two")["job_id"]
+    stack.request("POST", "/api/loops/slow/stop")
+    assert stack.request("GET", f"/api/jobs/{job}")["state"] == "cancelled"
+    assert stack.state("/api/loops/slow/tests/two") == "ready"
+
+    def slots() -> int:
+        time.sleep(0.3)
+        return int(stack.request("GET", "/api/loops/slow")["resources"]["slots_in_use"])
+
+    wait_for(lambda: slots() == 0, "the slot", seconds=60)
+    stack.request("POST", "/api/loops/slow/start")
+    wait_for(lambda: held("two"), "the second run", seconds=60)
+    stack.request("POST", "/api/loops/slow/stop")

@@ -48,6 +48,9 @@ def test_the_list_says_how_far_each_loop_is(context: ConsoleContext, loops: Loop
     loops.plan()
     loops.create(item("x"), name="beta", priority=2)
     shown = text_of(page(client, "/loops"))
+    assert re.search(r"alpha \S* ?◔ running 1 of 2 passed 1 of 2 5 nothing", shown), shown
+    loops.claim("two")
+    shown = text_of(page(client, "/loops"))
     assert re.search(r"alpha \S* ?◔ running 1 of 2 passed 1 of 2 5 two", shown), shown
     assert "beta" in shown
     stopped = page(client, "/loops?state=stopped")

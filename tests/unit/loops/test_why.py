@@ -159,15 +159,29 @@ def test_nobody_plans_or_works() -> None:
     nobody = replace(FREE, missing_pools=("control", "agent"))
     assert ask(one("pending"), around=nobody) == (
         "worker",
-        "a waits: no worker of the pool control is running to plan it",
+        "a waits: no worker of the pool control has reported for 30 s, so that nobody plans it",
         "mulligan worker control",
     )
     queued = JobWaits(waiting_for="worker", words="a worker")
     assert ask(one("running"), around=nobody, job=queued) == (
         "worker",
-        "a waits for a worker: none of the pool agent is running",
+        "a waits for a worker: none of the pool agent has reported for 30 s",
         "mulligan worker agent",
     )
+    # `up` runs them all: started, it replaces those that end.
+    assert ask(one("pending"), around=replace(nobody, up=False))[2] == "mulligan up"
+    assert ask(one("pending"), around=replace(nobody, up=True))[2] is None
+
+
+def test_no_slots_at_all_is_not_a_question_of_priorities() -> None:
+    other = Demand(loop="beta", candidates=(WaitingItem(item="x"),))
+    none = Surroundings(slots=0, live=0, live_of_loop=0, others=[other])
+    assert ask(one("ready"), around=none)[1:] == (
+        "a waits: 0 of 0 slots of all loops are taken",
+        "mulligan loops slots 1",
+    )
+    lowered = Surroundings(slots=1, live=3, live_of_loop=0, others=[other])
+    assert ask(one("ready"), around=lowered)[2] == "mulligan loops slots 4"
 
 
 def test_an_item_that_may_run_before_the_planner_saw_it() -> None:

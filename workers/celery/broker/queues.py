@@ -62,10 +62,14 @@ def main_queue(served: Collection[str]) -> str | None:
     return next((name for name in by_share if name in served), None)
 
 
-def required_queues(settings: Settings) -> tuple[str, ...]:
-    """Return the queues that some worker must serve; those of agents if a profile uses them."""
-    agents = (AGENT_REPAIR_QUEUE, AGENT_QUEUE) if has_agents(settings) else ()
-    return (*REQUIRED_QUEUES, *agents)
+def required_queues(settings: Settings, *, loops: bool = False) -> tuple[str, ...]:
+    """Return the queues that some worker must serve.
+
+    Those of agents are required if a profile uses them. ``loops``: whether there are loops, whose
+    items are done there.
+    """
+    agents = (AGENT_REPAIR_QUEUE, AGENT_QUEUE) if loops or has_agents(settings) else ()
+    return (*REQUIRED_QUEUES, *agents, *((LOOP_QUEUE,) if loops else ()))
 
 
 def pause_name(what: str) -> str:

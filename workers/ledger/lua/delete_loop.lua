@@ -1,5 +1,7 @@
 -- Forget a loop that does nothing. The jobs of its items stay as long as other jobs do.
 local key = loop_key(R.loop)
+local keyed = given(R.key) and loop_key(R.loop, 'key') .. ':' .. R.key
+if keyed and redis.call('GET', keyed) == R.digest then return { 'deleted' } end
 local state = redis.call('HGET', key, 'state')
 if not state then return { 'gone' } end
 if state == 'running' or state == 'paused' then return { 'held' } end
@@ -31,5 +33,5 @@ drop_entry(loop_entry(R.loop))
 local other = redis.call('SRANDMEMBER', P .. 'loops:active')
 if other then touch_loop(other) end
 -- So that the same request again finds that it was done.
-if given(R.key) then redis.call('SET', loop_key(R.loop, 'key') .. ':' .. R.key, R.digest, 'PX', int(604800000)) end
+if keyed then redis.call('SET', keyed, R.digest, 'PX', int(604800000)) end
 return { 'deleted' }

@@ -65,6 +65,25 @@ local function leave_slot(id, loop)
   if loop then touch_loop(loop) end
 end
 
+-- Returns what has a slot: an item whose job has ended has none, unless a worker may still run it.
+local function live_items()
+  local live = {}
+  for _, id in ipairs(redis.call('ZRANGE', P .. 'loops:live', 0, -1)) do
+    local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'of_loop', 'item')
+    local held = job[2] and has_worker(id, job[2])
+    if (not job[1] or TERMINAL[job[1]]) and not held then
+      leave_slot(id, job[3] or '')
+    else
+      local n = job[2] or '1'
+      local attempt = redis.call('HMGET', attempt_key(id, n), 'worker', 'claimed_at')
+      local lease = redis.call('ZSCORE', P .. 'leases', attempt_entry(id, n))
+      live[#live + 1] = { id, job[3] or '', job[4] or '', n, attempt[1] or '', attempt[2] or '',
+        lease or '', held and 1 or 0 }
+    end
+  end
+  return live
+end
+
 -- The worker of an attempt whose job had ended has given it back: nothing of it is used any more.
 local function release_ended(id, entry)
   local loop = redis.call('HGET', job_key(id), 'of_loop')

@@ -18,20 +18,6 @@ if #answer[1] == 0 then return answer end
 answer[2] = fields_of('items')
 answer[3], answer[4], answer[5] = fields_of('limits'), fields_of('spent'), fields_of('reserved')
 
--- Slots are what is live: an item whose job has ended has none, unless a worker may still run it.
-local live = {}
-for _, id in ipairs(redis.call('ZRANGE', P .. 'loops:live', 0, -1)) do
-  local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'of_loop', 'item')
-  local ended = not job[1] or TERMINAL[job[1]]
-  if ended and not (job[2] and has_worker(id, job[2])) then
-    leave_slot(id, job[3] or '')
-  else
-    local held = job[2] and redis.call('HMGET', attempt_key(id, job[2]), 'worker', 'claimed_at') or {}
-    local lease = redis.call('ZSCORE', P .. 'leases', attempt_entry(id, job[2] or 1))
-    live[#live + 1] = { id, job[3] or '', job[4] or '', job[2] or '1', held[1] or '', held[2] or '',
-      lease or '' }
-  end
-end
 -- What has begun and waits for a slot, the next one first.
 local function waiting_items(loop, most)
   local found = {}
@@ -43,7 +29,10 @@ local function waiting_items(loop, most)
   return found
 end
 local demands = {}
-for i, loop in ipairs(redis.call('SMEMBERS', P .. 'loops:active')) do
+local active = redis.call('SMEMBERS', P .. 'loops:active')
+-- A plan may resume the loop itself.
+if redis.call('SISMEMBER', P .. 'loops:active', R.loop) == 0 then active[#active + 1] = R.loop end
+for i, loop in ipairs(active) do
   local found = redis.call('HMGET', loop_key(loop), 'priority', 'weight', 'share', 'concurrency', 'version')
   local most = math.min(R.most, tonumber(found[4] or '1')) -- no more of them can get a slot
   demands[i] = { loop, found[1], found[2], found[3], found[4], found[5],
@@ -53,5 +42,5 @@ for i, loop in ipairs(redis.call('SMEMBERS', P .. 'loops:active')) do
     redis.call('SCARD', loop_key(loop, 'begun')) }
 end
 answer[6] = { redis.call('GET', P .. 'loops:epoch') or '0', redis.call('GET', P .. 'loops:slots') or '',
-  redis.call('HGETALL', P .. 'loops:lines'), live, demands }
+  redis.call('HGETALL', P .. 'loops:lines'), live_items(), demands }
 return answer

@@ -100,8 +100,8 @@ for loop, change in pairs(R.changes) do apply(loop, change) end
 local function admit(each)
   redis.call('ZADD', P .. 'loops:live', NOW, each.id)
   redis.call('HSET', loop_key(each.loop), 'share', each.share)
-  note_in_log(each.loop, each.item .. ' got a slot: ' .. each.because, 'admission')
   if given(each.job) then
+    note_in_log(each.loop, each.item .. ' got a slot: ' .. each.because, 'admission')
     write_item(each.loop, each.item, each.new)
     redis.call('ZREM', loop_key(each.loop, 'ready'), each.item)
     event('item', each.id, { loop = each.loop, item = each.item, state = 'running',

@@ -42,8 +42,9 @@ def limit_fields(budget: LoopBudget, caps: Mapping[Resource, float]) -> dict[str
     return {**shared, "attempt": amounts(caps)}
 
 
-def ready_score(spec: ItemSpec, record: ItemRecord) -> float:
-    return spec.priority * _RANKS + record.since * 1000
+def ready_score(spec: ItemSpec, record: ItemRecord, place: int) -> float:
+    """Return where an item is sorted. Of those that became ready at once, in the specs' order."""
+    return spec.priority * _RANKS + record.since * 1000 + place
 
 
 def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
@@ -126,8 +127,8 @@ def _read_unlimited(row: Mapping[str, str]) -> frozenset[Resource]:
     return frozenset(name for name in RESOURCES if any(name not in each for each in amounts))
 
 
-def _live_item(answer: Sequence[str], lease: float) -> LiveItem:
-    job_id, loop, item, attempt, worker, claimed_at, expires = answer
+def live_item(answer: Sequence[Any], lease: float) -> LiveItem:
+    job_id, loop, item, attempt, worker, claimed_at, expires, held = answer
     return LiveItem(
         job_id=job_id,
         loop=loop,
@@ -136,13 +137,14 @@ def _live_item(answer: Sequence[str], lease: float) -> LiveItem:
         worker=worker,
         claimed_at=float(claimed_at) / 1000 if claimed_at else None,
         renewed_at=float(expires) / 1000 - lease if expires else None,
+        held=bool(held),
     )
 
 
 def read_fleet(answer: Sequence[Any], *, now: float, lease: float) -> LoopFleet:
     """Read the part of the answer of `read_loop` that is about all loops."""
     epoch, slots, lines, live, demands = answer
-    items = [_live_item(each, lease) for each in live]
+    items = [live_item(each, lease) for each in live]
     return LoopFleet(
         slots=int(slots) if slots else None,
         live=items,
