@@ -291,6 +291,27 @@ def test_a_provider_without_credits_is_alerted_once_per_window(
     assert body["text"] == "openai-eu is out of credits: its jobs wait"
 
 
+def test_a_provider_that_has_credits_again_is_not_alerted_at_the_end_of_the_window(
+    new_alerts: AlertsMaker, receiver: Receiver
+) -> None:
+    alerts = new_alerts({"events": ["out_of_credits"]})
+    ledger = alerts.scenario.ledger
+    fail_call(ledger, start_call(ledger, "openai-eu"), status=402)
+    assert alerts.tick() == 1
+    for status in (402, None):
+        alerts.scenario.advance(200)
+        for publication in alerts.scenario.sweep():
+            claim = ask(ledger, publication.entry.job_id, "openai-eu")
+            assert isinstance(claim, Claim)
+            if status is None:
+                ledger.store_output(claim.lease, answer())
+            else:
+                fail_call(ledger, claim, status=status)
+    alerts.scenario.advance(3600)
+    assert alerts.tick() == 0
+    assert len(receiver.bodies) == 1
+
+
 def test_every_finished_job_is_sent_once_without_its_answer(
     new_alerts: AlertsMaker, receiver: Receiver
 ) -> None:

@@ -135,7 +135,9 @@ local function send_due(member, key)
   if at > NOW then return redis.call('ZADD', DUE, at, member) end
   local sent
   if raw.provider and raw.reason == 'credits' then
-    sent = deliver_first({ 'out_of_credits', 'breaker_opened' }, count,
+    -- Nobody needs to be told at the end of a window that it was out of credits some time ago.
+    local unpaid = tonumber(redis.call('HGET', gate_key(raw.provider), 'credits') or '0') > 0
+    sent = unpaid and deliver_first({ 'out_of_credits', 'breaker_opened' }, count,
       { provider = raw.provider, reason = raw.reason })
   elseif raw.provider then
     sent = deliver_first({ 'breaker_opened' }, count, { provider = raw.provider })
