@@ -50,9 +50,9 @@ class ItemClaim:
     def charge(self) -> float:
         if self.used is not None:
             return self.used
-        if self.free or self.reserved is None:
+        if self.free:
             return 0.0
-        return self.reserved if self.metered is None else self.metered
+        return self.metered if self.metered is not None else self.reserved or 0.0
 
 
 @dataclass
@@ -188,7 +188,7 @@ class LoopChecker:
 
     def _is_verifying(self, entry: Entry) -> bool:
         attempt = keys.attempt(self._prefix, entry.job_id, entry.attempt)
-        state = self._row(entry.job_id)["state"]
+        state = self._row(entry.job_id).get("state")  # a restart may have lost the job
         return state not in TERMINAL and self._client.hget(attempt, "state") == "verifying"
 
     def _check_budget(self, loop: str) -> None:
@@ -204,7 +204,7 @@ class LoopChecker:
             for text in self._client.hgetall(self._part(loop, "reserved")).values()
         )
         unlimited = sum(
-            each.used or 0.0
+            each.charge
             for each in self.claims.values()
             if each.loop == loop and each.reserved is None
         )
