@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Annotated, Any, Literal, get_args
@@ -22,7 +22,7 @@ from mulligan.policies.jobs.job import (
     Workspace,
 )
 from mulligan.policies.loops.budget import LoopBudget
-from mulligan.policies.problem import FieldError, Problem
+from mulligan.policies.problem import MOST_FOUND, FieldError, Problem
 from mulligan.policies.suggestions import did_you_mean, name_hint
 from mulligan.policies.value import Value
 
@@ -43,10 +43,10 @@ OnBlocked = Literal["wait", "continue"]
 DoneState = Literal["passed", "skipped"]
 #: Items of one loop.
 MOST_ITEMS = 5000
-#: Problems of a set of items that are named, and those whose search takes long.
-_MOST_PROBLEMS = 200
-_MOST_HINTS = 5
+#: What takes long to search for: cycles, and ids that are similar to an unknown one.
 _MOST_CYCLES = 5
+MOST_HINTS = 5
+_MOST_COMPARED = 1000
 
 
 def is_loop_name(text: str) -> bool:
@@ -215,23 +215,28 @@ def dependency_cycle(items: Sequence[ItemSpec]) -> tuple[str, ...]:
     return ()
 
 
+def item_hint(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown id: the one that was probably meant."""
+    return did_you_mean(name, islice(known, _MOST_COMPARED))
+
+
 def item_set_problems(items: Sequence[ItemSpec]) -> Iterator[Problem]:
     """Find ids that occur twice, unknown dependencies and cycles, at ``(index, field…)``.
 
     Of a loop that is wrong everywhere, the first problems are enough.
     """
-    yield from islice(_item_set_problems(items), _MOST_PROBLEMS)
+    yield from islice(_item_set_problems(items), MOST_FOUND)
 
 
 def _item_set_problems(items: Sequence[ItemSpec]) -> Iterator[Problem]:
     known = Counter(item.id for item in items)
-    hints = _MOST_HINTS
+    hints = MOST_HINTS
     for index, item in enumerate(items):
         if known[item.id] > 1:
             yield Problem(f"the id {item.id} occurs twice", (index, "id"))
         for number, each in enumerate(item.depends_on):
             if each not in known:
-                hint = did_you_mean(each, known) if hints > 0 else ""
+                hint = item_hint(each, known) if hints > 0 else ""
                 hints -= 1
                 message = f"{item.id} depends on {each}, which does not exist{hint}"
                 yield Problem(message, (index, "depends_on", number), "unknown_name")
