@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -24,12 +24,15 @@ from mulligan.console.loopfiles.references import References, read_parameters
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument, SpecDocument
 from mulligan.policies.problem import MOST_FOUND, FieldPath, Problem, first_problems
 from mulligan.policies.suggestions import did_you_mean, name_hint
+from mulligan.policies.value import shortened
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.errors import BadInput, refuse
 
 LOOP_FILE = "loop.yaml"
 #: The fields of a loop and its items in one document.
 _DOCUMENT_FIELDS = ("version", "parameters", "loop", "items", "states")
+#: Characters of a pattern that a problem quotes.
+_LONGEST_PATTERN = 200
 _NO_ITEMS = "name the files with the items, such as [specs/*.yaml]"
 
 
@@ -65,11 +68,12 @@ def read_template(document: Any, *, templates: Path | None, rules: LoopRules) ->
     """Read a loop from the body of a request, or raise BadInput with its problems.
 
     The body is `{template: NAME, parameters: {…}}`, for NAME.yaml in the folder ``templates``, or
-    the loop itself: `{loop: {…}, items: […]}`. It must not read the server's environment.
+    the loop itself: `{loop: {…}, items: […]}`. It must not read the server's environment, nor files
+    outside of the folder.
     """
     if isinstance(document, dict) and "template" in document:
         path, parameters = _template(document, templates)
-        loop, problems = _inspect_file(str(path), parameters, None, rules)
+        loop, problems = _inspect_file(str(path), parameters, None, rules, within=path.parent)
         # Where the server keeps its templates does not concern the caller.
         refuse(first_problems(_below(each, path.parent) for each in problems))
     else:
@@ -135,7 +139,8 @@ def _template(body: Raw, folder: Path | None) -> tuple[Path, Mapping[str, Any]]:
 def _below(problem: Problem, folder: Path) -> Problem:
     if not isinstance(problem, FileProblem):
         return problem
-    return replace(problem, file=problem.file.removeprefix(f"{folder}/"))
+    file, message = (text.replace(f"{folder}/", "") for text in (problem.file, problem.message))
+    return replace(problem, file=file, message=message)
 
 
 # -- documents -------------------------------------------------------------------------------------
@@ -152,6 +157,8 @@ class _Document:
     folder: Path | None = None
     #: The file; None over HTTP and for stdin.
     file: Path | None = None
+    #: The folder of all files that it may name; None for any.
+    within: Path | None = None
 
     @classmethod
     def of(cls, path: str, kind: FileKind) -> _Document:
@@ -177,11 +184,13 @@ def _inspect_file(
     parameters: Mapping[str, Any],
     environment: Mapping[str, str] | None,
     rules: LoopRules,
+    *,
+    within: Path | None = None,
 ) -> tuple[LoopDocument | None, list[Problem]]:
     folder = path != STDIN and Path(path).is_dir()
     file = str(Path(path) / LOOP_FILE) if folder else path
     try:
-        document = _Document.of(file, "loop")
+        document = replace(_Document.of(file, "loop"), within=within)
     except BadInput as error:
         return None, list(error.problems)
     loop, problems = _inspect(document, parameters, environment, rules)
@@ -325,19 +334,37 @@ def _spec_files(document: _Document, config: Part) -> Iterator[_Document | Probl
     for index, pattern in enumerate(_patterns(config.raw)):
         if not isinstance(pattern, str):
             continue
+        quoted = repr(shortened(pattern, _LONGEST_PATTERN))
         try:
-            found = sorted(each for each in base.glob(pattern) if each.is_file())
-        except (ValueError, NotImplementedError, OSError):
-            message = f"{pattern!r} is not a pattern of files relative to this one"
+            found = _matching(pattern, base, document.within)
+        except (ValueError, NotImplementedError, OSError, RecursionError):
+            message = f"{quoted} is not a pattern of files relative to this one"
             yield from config.place(Problem(message, ("specs", index)))
             continue
         if not found:
-            message = f"no file matches {pattern!r}"
+            message = f"no file matches {quoted}"
             yield from config.place(Problem(message, ("specs", index)))
         for file in found:
             if file not in seen:
                 seen.add(file)
                 yield from _read_spec(file)
+
+
+def _matching(pattern: str, base: Path, within: Path | None) -> list[Path]:
+    """Return the files that a pattern matches, those outside of ``within`` left out.
+
+    Raises ValueError and other errors for what is no pattern.
+    """
+    parts = PurePath(pattern).parts
+    if not parts:  # "." or "./", for which glob has no error of its own
+        raise ValueError(pattern)
+    if within is not None and ".." in parts:  # a search elsewhere would take long
+        return []
+    found = sorted(each for each in base.glob(pattern) if each.is_file())
+    if within is None:
+        return found
+    allowed = within.resolve()
+    return [each for each in found if each.resolve().is_relative_to(allowed)]
 
 
 def _read_spec(file: Path) -> Iterator[_Document | Problem]:

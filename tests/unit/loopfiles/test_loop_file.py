@@ -284,6 +284,10 @@ def test_each_cycle_is_named_once_beginning_with_its_first_item(
         ("name: a\nrunner: coder\nspecs: []\n", "specs: name the files with the items, such as"),
         ("name: a\nrunner: coder\nspecs: ['/x/*']\n", "specs[0]: '/x/*' is not a pattern"),
         ("name: a\nrunner: coder\nspecs: ['']\n", "specs[0]: '' is not a pattern"),
+        ("name: a\nrunner: coder\nspecs: ['.']\n", "specs[0]: '.' is not a pattern of files"),
+        ("name: a\nrunner: coder\nspecs: ['./']\n", "specs[0]: './' is not a pattern"),
+        ("name: a\nrunner: coder\nspecs: ['././.']\n", "specs[0]: '././.' is not a pattern"),
+        (f"name: a\nrunner: coder\nspecs: ['{'a/' * 2000}']\n", "is not a pattern of files"),
         ("items: []\n", "this is a spec file: name it under `specs:` of a loop.yaml, or add its"),
         ("task_type: a\nprompt: p\n", "this is a job file: run it with `mulligan run "),
         ("loop: {name: a, runner: coder}\nitem: []\n", "item: there is no such field beside `loop"),
@@ -433,6 +437,50 @@ def test_a_request_reads_no_file_and_no_variable(
     with pytest.raises(BadInput) as caught:
         read_template(body, templates=tmp_path, rules=rules)
     assert [str(each) for each in caught.value.problems] == problems
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["../outside.yaml", "../*.yaml", "a/../../outside.yaml", "..", "link.yaml", "linked/*.yaml",
+     "**/outside.yaml", "../missing.yaml"],
+)  # fmt: skip
+def test_a_template_reads_no_file_outside_of_its_folder(
+    pattern: str, tmp_path: Path, rules: LoopRules
+) -> None:
+    """Whether such a file exists is not told either: `../missing.yaml` does not."""
+    text = "parameters: {p: null}\nloop: {name: a, runner: coder, specs: ['${p}']}\n"
+    write(tmp_path, {"templates/one.yaml": text, "outside.yaml": ITEM})
+    templates = tmp_path / "templates"
+    (templates / "link.yaml").symlink_to(tmp_path / "outside.yaml")
+    (templates / "linked").symlink_to(tmp_path)
+    with pytest.raises(BadInput) as caught:
+        read_template({"template": "one", "parameters": {"p": pattern}}, templates=templates,
+                      rules=rules)  # fmt: skip
+    expected = [f"one.yaml:2: loop.specs[0]: no file matches {pattern!r}"]
+    assert [str(each) for each in caught.value.problems] == expected
+
+
+def test_a_template_reads_files_below_its_folder(tmp_path: Path, rules: LoopRules) -> None:
+    """Given a folder that is a link, as volumes are, and a file that is a link inside of it."""
+    text = "parameters: {p: null}\nloop: {name: a, runner: coder, specs: ['${p}']}\n"
+    write(tmp_path, {"real/one.yaml": text, "real/data/items.yaml": ITEM})
+    (tmp_path / "templates").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "link.yaml").symlink_to("data/items.yaml")
+    for pattern in ("data/*.yaml", "link.yaml"):
+        asked = {"template": "one", "parameters": {"p": pattern}}
+        made = read_template(asked, templates=tmp_path / "templates", rules=rules)
+        assert [item.id for item in made.items] == ["A"]
+
+
+def test_a_problem_of_a_template_does_not_tell_where_it_is(
+    tmp_path: Path, rules: LoopRules
+) -> None:
+    text = "loop: {name: a, runner: coder, specs: [job.yaml]}\n"
+    write(tmp_path, {"one.yaml": text, "job.yaml": "task_type: a\nprompt: p\n"})
+    with pytest.raises(BadInput) as caught:
+        read_template({"template": "one"}, templates=tmp_path, rules=rules)
+    (problem,) = caught.value.problems
+    assert str(problem) == "job.yaml: this is a job file: run it with `mulligan run job.yaml`"
 
 
 def test_without_a_folder_there_are_no_templates(rules: LoopRules) -> None:
