@@ -120,6 +120,41 @@ def test_every_problem_is_reported(
     assert get_json(client, "/api/loops")["loops"] == []
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"items": [item("a", prompt="${" * 100_000)]},
+        {"items": [item("a", prompt="${p}" * 300)], "parameters": {"p": "x" * 100_000}},
+        {"items": [item(f"a{n}", verifiers=["json.objet"] * 10) for n in range(500)]},
+        {f"field{n}": n for n in range(5000)},
+    ],
+    ids=["references", "expansion", "verifiers", "fields"],
+)
+def test_an_extreme_loop_is_refused_in_a_few_lines(
+    client: TestClient, fields: dict[str, Any]
+) -> None:
+    answer = client.post("/api/loops", json={**body(), "dry_run": True, **fields})
+    assert answer.status_code == 422
+    assert len(answer.json()["error"]["problems"]) <= 201
+    assert len(answer.content) < 100_000
+
+
+def test_a_template_reads_no_other_files(settings: SettingsMaker, tmp_path: Path) -> None:
+    template = {"parameters": {"p": None}, "loop": {"name": "a", "runner": GOOD, "specs": ["${p}"]}}
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "one.yaml").write_text(json.dumps(template))
+    (tmp_path / "secret.yaml").write_text("items: []")
+    templates = tmp_path / "templates"
+    client = client_of(open_context(settings(allow_inline=True, loop_templates=templates)))
+    for pattern, message in (
+        ("../secret.yaml", "no file matches '../secret.yaml'"),
+        (".", "'.' is not a pattern of files relative to this one"),
+    ):
+        answer = client.post("/api/loops", json={"template": "one", "parameters": {"p": pattern}})
+        assert answer.status_code == 422
+        assert answer.json()["error"]["details"] == [f"one.yaml:1: loop.specs[0]: {message}"]
+
+
 def test_a_body_that_is_no_object_is_refused(client: TestClient) -> None:
     for content in ("[]", '"text"', "null"):
         headers = {"Content-Type": "application/json"}
