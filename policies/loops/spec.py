@@ -22,6 +22,7 @@ from mulligan.policies.jobs.job import (
     Workspace,
 )
 from mulligan.policies.loops.budget import LoopBudget
+from mulligan.policies.loops.numbers import NotBoolean, Whole
 from mulligan.policies.problem import MOST_FOUND, FieldError, Problem
 from mulligan.policies.suggestions import did_you_mean, name_hint
 from mulligan.policies.value import Value
@@ -66,20 +67,22 @@ ItemRunner = Annotated[RunnerSpec, AfterValidator(_answers_by_itself)]
 class LoopConfig(Value):
     """The configuration of a loop. Files call it `loop.yaml`."""
 
-    version: Literal[1] = 1
+    version: Annotated[Literal[1], NotBoolean] = 1
     name: LoopName
     #: Patterns of spec files, relative to the file of the loop.
     specs: tuple[Text, ...] = ()
     #: The runner of items that name none: a profile of the workers.
     runner: ItemRunner | None = None
     workspace: Workspace | None = None
-    max_attempts: int = Field(default=3, ge=2, le=100)
+    max_attempts: Whole = Field(default=3, ge=2, le=100)
     #: 1 is the most urgent.
-    priority: int = Field(default=5, ge=1, le=9)
+    priority: Whole = Field(default=5, ge=1, le=9)
     #: Its share among the loops of one priority.
-    weight: float = Field(default=1.0, ge=0.001, le=1000, allow_inf_nan=False)
+    weight: Annotated[float, NotBoolean] = Field(
+        default=1.0, ge=0.001, le=1000, allow_inf_nan=False
+    )
     #: Maximum items that run at once.
-    concurrency: int = Field(default=1, ge=1, le=1000)
+    concurrency: Whole = Field(default=1, ge=1, le=1000)
     #: ``False``, ``True`` for every action, or a list of actions.
     auto_heal: bool | tuple[HealAction, ...] = False
     #: What the items after a failed one do: wait for it, or go on without it.
@@ -131,7 +134,7 @@ class ItemSpec(Value):
     #: What a person would check; part of the prompt.
     pass_criteria: tuple[Text, ...] = Field(default=(), max_length=100)
     #: 1 is the most urgent.
-    priority: int = Field(default=5, ge=1, le=9)
+    priority: Whole = Field(default=5, ge=1, le=9)
     #: Files that the item changes.
     touches: tuple[Text, ...] = Field(default=(), max_length=200)
     #: The item's own runner, instead of the loop's.
@@ -148,7 +151,7 @@ class ItemSpec(Value):
 class SpecDocument(Value):
     """A spec file: items in the order in which people read them."""
 
-    version: Literal[1] = 1
+    version: Annotated[Literal[1], NotBoolean] = 1
     items: tuple[ItemSpec, ...] = Field(min_length=1, max_length=MOST_ITEMS)
     #: Items that were done before the loop existed: `passed` or `skipped`.
     states: dict[ItemId, DoneState] = Field(default_factory=dict)

@@ -239,6 +239,8 @@ def test_the_items_come_in_pages(client: TestClient) -> None:
     last = get_json(client, "/api/loops/alpha/tests", limit=2, cursor=second["cursor"])
     assert ([each["id"] for each in last["tests"]], last["cursor"]) == (["i4"], None)
     assert get_json(client, "/api/loops/alpha/tests", state="passed")["total"] == 0
+    for path in ("tests", "transcripts"):
+        assert client.get(f"/api/loops/alpha/{path}", params={"cursor": "٣"}).status_code == 422
 
 
 def test_an_item_shows_its_attempts_and_why_it_waits(
@@ -335,6 +337,7 @@ def test_a_configuration_that_is_not_possible_is_refused(client: TestClient) -> 
         ({"name": "beta"}, "name: cannot be changed"),
         ({"priority": 0}, "priority: must be at least 1"),
         ({"priority": True}, "priority: must be a number"),
+        ({"budget": {"day": {"seconds": True}}}, "budget.day.seconds: must be a number"),
         ({"budget": {"loop": {"tokens": "many"}}}, "budget.loop.tokens"),
         ({"runner": "unknown"}, "runner"),
         ([], "body: must be a JSON object"),
@@ -393,6 +396,8 @@ def test_the_slots_of_all_loops(client: TestClient, context: ConsoleContext) -> 
     assert client.put("/api/loop-slots", json={"slots": None}).json()["set"] is False
     assert client.put("/api/loop-slots", json={"slots": -1}).status_code == 422
     assert client.put("/api/loop-slots", json={}).status_code == 422
+    refused = client.put("/api/loop-slots", json={"slots": True})
+    assert refused.json()["error"]["details"] == ["body.slots: must be a number"]
 
 
 PATHS = [

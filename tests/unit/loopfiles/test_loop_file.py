@@ -396,6 +396,25 @@ def test_in_json_a_reference_becomes_a_number_too(tmp_path: Path, rules: LoopRul
     assert read(tmp_path / "a.json", rules).loop.concurrency == 3
 
 
+@pytest.mark.parametrize("name", ["priority", "weight", "concurrency", "max_attempts", "version"])
+@pytest.mark.parametrize("value", ["true", "${yes}", "${env:NO}"])
+def test_a_boolean_is_no_number(name: str, value: str, tmp_path: Path, rules: LoopRules) -> None:
+    text = f"parameters: {{yes: true}}\nname: a\nrunner: coder\nspecs: [a.yaml]\n{name}: {value}\n"
+    write(tmp_path, {"loop.yaml": text, "a.yaml": ITEM + "    priority: false\n"})
+    found = problems_of(tmp_path, rules, environment={"NO": "false"})
+    assert f"loop.yaml:5: {name}: must be a number" in found[0]
+    assert "a.yaml:6: items[0].priority: must be a number (got False)" in found[1:]
+
+
+def test_a_number_may_be_written_as_text(rules: LoopRules) -> None:
+    numbers = {"priority": "3", "weight": "2.5", "concurrency": "4"}
+    item = {"id": "A", "prompt": "p", "verifiers": ["json.object"], "priority": "2"}
+    document = {"loop": {"name": "a", "runner": "coder", **numbers}, "items": [item]}
+    made = read_template(document, templates=None, rules=rules)
+    assert (made.loop.priority, made.loop.weight, made.loop.concurrency) == (3, 2.5, 4)
+    assert made.items[0].priority == 2
+
+
 # -- over HTTP ------------------------------------------------------------------------------------
 
 

@@ -195,6 +195,14 @@ def test_hints_tell_reading_from_changing_and_ending() -> None:
         ),
         ("start_loop", {"loop": "a", "idempotency_key": "a\nb"}, ["idempotency_key: must match"]),
         ("skip_item", {"loop": "a", "item": "x"}, ["reason: is required"]),
+        ("set_loop_slots", {"slots": True}, ["slots: must be a number (got True)"]),
+        ("list_loops", {"limit": True}, ["limit: must be a number"]),
+        (
+            "get_item",
+            {"loop": "a", "item": "x", "max_chars": True},
+            ["max_chars: must be a number"],
+        ),
+        ("list_items", {"loop": "a", "cursor": "٣"}, ["cursor: must match ^[0-9]"]),
     ],
 )
 def test_every_problem_of_a_call_is_named(
