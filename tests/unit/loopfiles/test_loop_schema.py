@@ -81,6 +81,7 @@ LOOPS: list[tuple[dict[str, Any], bool]] = [
     ({"budget": {"loop": {"money": True}}}, False),
     ({"budget": {"attempt": {"seconds": True}}}, False),
     ({"budget": {"loop": {"tokens": "٣k"}}}, False),
+    ({"budget": {"loop": {"seconds": "٣s"}}}, False),
     ({"max_attempts": 1}, False),
     ({"auto_heal": True}, True),
     ({"auto_heal": ["skip", "rollback"]}, True),
