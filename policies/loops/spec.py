@@ -32,8 +32,9 @@ _LONGEST_NAME = 80
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 LoopName = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME, pattern=NAME_PATTERN)]
 ItemId = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME, pattern=NAME_PATTERN)]
-#: One line of text without characters that control a terminal or the direction of a text.
-PLAIN_LINE = r"^[^\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]*$"
+#: One line of text without characters that control a terminal or the direction of a text, that
+#: separate lines, or that cannot be seen. U+200C and U+200D may be part of words and of emoji.
+PLAIN_LINE = r"^[^\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]*$"
 #: What a loop may do by itself for an item that failed.
 HealAction = Literal[
     "change_strategy", "skip", "unblock", "repair_dependency_chain", "rollback", "escalate"

@@ -354,6 +354,11 @@ def test_items_are_reset_skipped_and_added(client: TestClient, context: ConsoleC
     refused = client.post("/api/loops/alpha/tests/two/reset")
     assert error_of(refused) == (409, "conflict")
     work_on_loop(context)
+    for line in ("two\u2028lines", "\u200ereversed"):
+        refused = client.post("/api/loops/alpha/tests/one/skip", json={"reason": line})
+        assert refused.json()["error"]["details"] == [
+            "body.reason: must be one line without control characters"
+        ]
     skipped = post_json(client, "/api/loops/alpha/tests/one/skip", reason="not needed")
     assert (skipped["state"], skipped["reason"]) == ("skipped", "not needed")
     work_on_loop(context)
