@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from mulligan.policies.value import shortened
 
 #: From the top of a document to one of its values: ``("verifiers", 1, "id")``.
 FieldPath = tuple[str | int, ...]
@@ -21,6 +23,13 @@ ProblemCode = Literal[
     "key_in_use",
     "session_exists",
 ]
+#: Problems of one document that are reported; of the others only their number.
+MOST_REPORTED = 200
+#: A document with so many problems is not checked further: nobody corrects more of them at once.
+MOST_FOUND = 1000
+#: Characters of a message and of one step of a path. Both may quote a document.
+_LONGEST_MESSAGE = 2000
+_LONGEST_STEP = 200
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,32 @@ class Problem:
     def __str__(self) -> str:
         path = self.path if self.index is None else ("jobs", self.index, *self.path)
         return f"{spell_path(path)}: {self.message}" if path else self.message
+
+
+def distinct(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the first MOST_FOUND problems, each once. Whatever yields them does not go on."""
+    found: dict[Problem, None] = {}
+    for problem in problems:
+        found[problem] = None
+        if len(found) == MOST_FOUND:
+            break
+    return list(found)
+
+
+def first_problems(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the problems that are worth reporting, and as the last one how many more there are."""
+    found = distinct(problems)
+    more = len(found) - MOST_REPORTED
+    reported = [_short(each) for each in found[:MOST_REPORTED]]
+    if more <= 0:
+        return reported
+    least = "at least " if len(found) == MOST_FOUND else ""
+    return [*reported, Problem(f"and {least}{more} more problem{'s' if more > 1 else ''}")]
+
+
+def _short(problem: Problem) -> Problem:
+    steps = (shortened(each, _LONGEST_STEP) for each in problem.path)
+    return replace(problem, message=shortened(problem.message, _LONGEST_MESSAGE), path=tuple(steps))
 
 
 class FieldError(ValueError):

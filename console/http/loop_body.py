@@ -15,6 +15,7 @@ from mulligan.console.loopfiles.inspect_loop import loop_rules
 from mulligan.console.loopfiles.loop_file import read_template, without_references
 from mulligan.policies.jobs.job import HALF_A_PAIR, Name
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument
+from mulligan.policies.problem import MOST_FOUND, first_problems
 from mulligan.policies.value import Value
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.errors import BadInput
@@ -45,7 +46,7 @@ class LoopBody(NamedTuple):
 
 
 def read_loop_body(context: ConsoleContext, body: Any) -> LoopBody:
-    """Return the loop that a body describes. Raises BadInput with every problem.
+    """Return the loop that a body describes. Raises BadInput with its problems.
 
     The body is a document with the loop and its items, or a template's name and its parameters. It
     may have the fields of LoopOptions beside it.
@@ -86,4 +87,5 @@ def _read(model: type[_Model], fields: Mapping[str, Any]) -> _Model:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        raise BadInput(*problems_of(error, model)) from None
+        found = problems_of(error, model, most=MOST_FOUND)
+        raise BadInput(*first_problems(found)) from None

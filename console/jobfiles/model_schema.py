@@ -42,6 +42,7 @@ ACCEPT_THE_SAME = frozenset(
         "OpenAIOptions._default_key",
         "OpenAIOptions._fallbacks_by_model",
         "LoopConfig._check_auto_heal",
+        "refuse_boolean",
     }
 )
 

@@ -9,22 +9,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from mulligan.policies.jobs.job import RunnerSpec
 from mulligan.policies.loops.spec import (
+    MOST_HINTS,
     MOST_ITEMS,
     ItemSpec,
     LoopConfig,
     LoopDocument,
     SpecDocument,
+    item_hint,
     item_job,
     item_set_problems,
 )
-from mulligan.policies.problem import FieldPath, Problem
-from mulligan.policies.suggestions import did_you_mean
+from mulligan.policies.problem import MOST_FOUND, FieldPath, Problem, distinct
 from mulligan.policies.value import Value
 from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.jobs.validation_errors import problems_of
@@ -75,7 +77,8 @@ class Part:
         """Yield problems of this part with their places, unless they follow from others."""
         for problem in problems:
             whole = problem.below(*self.path)
-            if not any(whole.path[: len(each)] == each for each in self.unresolved):
+            parents = (whole.path[:end] for end in range(len(whole.path) + 1))
+            if self.unresolved.isdisjoint(parents):
                 yield self.locate(whole)
 
 
@@ -96,7 +99,7 @@ class _Item:
 def inspect_loop(
     config: Part, documents: Sequence[Part], rules: LoopRules
 ) -> tuple[LoopDocument | None, list[Problem]]:
-    """Return the loop, if everything about it is valid, and every problem."""
+    """Return the loop, if everything about it is valid, and its problems: MOST_FOUND at most."""
     loop, wrong = _read(LoopConfig, config.raw, _LOOP)
     problems = [*config.place(*wrong)]
     malformed = {str(each.path[0]) for each in wrong if each.path}
@@ -107,17 +110,20 @@ def inspect_loop(
         items += found
         states.update(done)
         problems += part.place(*wrong)
-    problems += _set_problems(items)
-    problems += _state_problems(documents, items)
-    problems += _runner_problems(loop, items, config, known="runner" not in malformed)
-    for item in items:
-        problems += _job_problems(loop, item, config, rules, malformed)
-    problems += config.place(*_price_problems(loop, items, rules, malformed))
-    if len(items) > MOST_ITEMS:
-        message = f"a loop may have {MOST_ITEMS} items, not {len(items)}"
-        problems += config.place(Problem(message, code="too_long"))
+        if len(problems) >= MOST_FOUND:
+            # What follows would be about items that were not read.
+            return None, distinct(problems)
+    checks = (
+        _set_problems(items),
+        _state_problems(documents, items),
+        _runner_problems(loop, items, config, known="runner" not in malformed),
+        *(_job_problems(loop, item, config, rules, malformed) for item in items),
+        config.place(*_price_problems(loop, items, rules, malformed)),
+        config.place(*_number_problems(items)),
+    )
+    problems = distinct(chain(problems, *checks))
     if problems or not items:
-        return None, list(dict.fromkeys(problems))
+        return None, problems
     plain = loop.model_copy(update={"specs": ()})
     return LoopDocument(loop=plain, items=tuple(each.spec for each in items), states=states), []
 
@@ -130,8 +136,10 @@ def _read(model: type[Model], raw: Any, valid: Mapping[str, Any]) -> tuple[Model
     try:
         return model.model_validate(raw), []
     except ValidationError as error:
-        problems = problems_of(error, model, show_values=True)
-        return model.model_validate(_mended(raw, problems, valid)), problems
+        problems = problems_of(error, model, show_values=True, most=MOST_FOUND)
+        # With so many problems nothing else is checked, whatever the value is.
+        mended = _mended(raw, problems, valid) if len(problems) < MOST_FOUND else valid
+        return model.model_validate(mended), problems
 
 
 def _mended(raw: Any, problems: Sequence[Problem], valid: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,13 +159,15 @@ def _read_items(part: Part) -> tuple[list[_Item], dict[str, Any], list[Problem]]
     try:
         document = SpecDocument.model_validate(part.raw)
     except ValidationError as error:
-        problems = problems_of(error, SpecDocument, show_values=True)
+        problems = problems_of(error, SpecDocument, show_values=True, most=MOST_FOUND)
     else:
         whole = [
             _Item(spec=spec, part=part, index=index, malformed=frozenset())
             for index, spec in enumerate(document.items)
         ]
         return whole, dict(document.states), []
+    if len(problems) == MOST_FOUND:
+        return [], {}, problems
     raws = part.raw.get("items") if isinstance(part.raw, dict) else None
     wrong: dict[Any, list[Problem]] = defaultdict(list)
     for problem in problems:
@@ -187,13 +197,21 @@ def _set_problems(items: Sequence[_Item]) -> Iterator[Problem]:
 
 
 def _state_problems(documents: Sequence[Part], items: Sequence[_Item]) -> Iterator[Problem]:
-    known = [each.spec.id for each in items]
+    known = dict.fromkeys(each.spec.id for each in items)
+    hints = MOST_HINTS
     for part in documents:
         states = part.raw.get("states") if isinstance(part.raw, dict) else None
         for name in states if isinstance(states, dict) else ():
             if name not in known:
-                message = f"there is no item {name!r}{did_you_mean(name, known)}"
+                hint = item_hint(name, known) if hints > 0 else ""
+                hints -= 1
+                message = f"there is no item {name!r}{hint}"
                 yield from part.place(Problem(message, ("states", name), "unknown_name"))
+
+
+def _number_problems(items: Sequence[_Item]) -> Iterator[Problem]:
+    if len(items) > MOST_ITEMS:
+        yield Problem(f"a loop may have {MOST_ITEMS} items, not {len(items)}", code="too_long")
 
 
 def _runner_problems(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -22,14 +22,17 @@ from mulligan.console.loopfiles.inspect_loop import LoopRules, Part, inspect_loo
 from mulligan.console.loopfiles.migrations import Raw, migrate
 from mulligan.console.loopfiles.references import References, read_parameters
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument, SpecDocument
-from mulligan.policies.problem import FieldPath, Problem
+from mulligan.policies.problem import MOST_FOUND, FieldPath, Problem, first_problems
 from mulligan.policies.suggestions import did_you_mean, name_hint
+from mulligan.policies.value import shortened
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.errors import BadInput, refuse
 
 LOOP_FILE = "loop.yaml"
 #: The fields of a loop and its items in one document.
 _DOCUMENT_FIELDS = ("version", "parameters", "loop", "items", "states")
+#: Characters of a pattern that a problem quotes.
+_LONGEST_PATTERN = 200
 _NO_ITEMS = "name the files with the items, such as [specs/*.yaml]"
 
 
@@ -42,10 +45,10 @@ def read_loop(
 ) -> LoopDocument:
     """Read a loop from a file, or from loop.yaml in a folder (``-`` is stdin).
 
-    Raises BadInput with every problem of all files.
+    Raises BadInput with the problems of all files.
     """
     loop, problems = _inspect_file(path, parameters, environment, rules)
-    refuse(problems)
+    refuse(first_problems(problems))
     assert loop is not None  # noqa: S101 - without a problem there is a loop
     return loop
 
@@ -57,41 +60,44 @@ def lint_loop(
     environment: Mapping[str, str] | None,
     rules: LoopRules,
 ) -> list[Problem]:
-    """Return every problem of a loop and its spec files, each with its file and line."""
-    return _inspect_file(path, parameters, environment, rules)[1]
+    """Return the problems of a loop and its spec files, each with its file and line."""
+    return first_problems(_inspect_file(path, parameters, environment, rules)[1])
 
 
 def read_template(document: Any, *, templates: Path | None, rules: LoopRules) -> LoopDocument:
-    """Read a loop from the body of a request, or raise BadInput with every problem.
+    """Read a loop from the body of a request, or raise BadInput with its problems.
 
     The body is `{template: NAME, parameters: {…}}`, for NAME.yaml in the folder ``templates``, or
-    the loop itself: `{loop: {…}, items: […]}`. It must not read the server's environment.
+    the loop itself: `{loop: {…}, items: […]}`. It must not read the server's environment, nor files
+    outside of the folder.
     """
     if isinstance(document, dict) and "template" in document:
         path, parameters = _template(document, templates)
-        loop, problems = _inspect_file(str(path), parameters, None, rules)
+        loop, problems = _inspect_file(str(path), parameters, None, rules, within=path.parent)
         # Where the server keeps its templates does not concern the caller.
-        refuse(_below(each, path.parent) for each in problems)
+        refuse(first_problems(_below(each, path.parent) for each in problems))
     else:
         inline = _Document(document, lambda problem: problem, lambda _: False)
         loop, problems = _inspect(inline, {}, None, rules)
-        refuse(problems)
+        refuse(first_problems(problems))
     assert loop is not None  # noqa: S101 - without a problem there is a loop
     return loop
 
 
 def read_specs(path: str, *, environment: Mapping[str, str] | None) -> tuple[ItemSpec, ...]:
-    """Read the items of one spec file. Raises BadInput with every problem of their form."""
+    """Read the items of one spec file. Raises BadInput with the problems of their form."""
     document = _Document.of(path, "spec")
     raw, problems = _current(document, "spec", "a spec file is a mapping with `items:`")
     refuse(problems)
     references, _ = read_parameters(None, {}, environment)
     part, problems = _resolved(document, raw, references)
-    refuse(problems)
+    refuse(first_problems(problems))
+    assert part is not None  # noqa: S101 - without a problem there is a document
     try:
         spec = SpecDocument.model_validate(_with_absolute_items(part, document.folder).raw)
     except ValidationError as error:
-        refuse(part.place(*problems_of(error, SpecDocument)))
+        found = problems_of(error, SpecDocument, most=MOST_FOUND)
+        refuse(first_problems(part.place(*found)))
         raise
     return spec.items
 
@@ -99,12 +105,13 @@ def read_specs(path: str, *, environment: Mapping[str, str] | None) -> tuple[Ite
 def without_references(data: Raw) -> Raw:
     """Return the body of a request without references: it must not read the environment.
 
-    Raises BadInput with every reference.
+    Raises BadInput with the references.
     """
-    references, _ = read_parameters(None, {}, None)
-    found = references.resolve(data, quoted=lambda _: False)
-    refuse(found.problems)
-    resolved: Raw = found.data
+    inline = _Document(data, lambda problem: problem, lambda _: False)
+    part, problems = _resolved(inline, data, References())
+    refuse(first_problems(problems))
+    assert part is not None  # noqa: S101 - without a problem there is a document
+    resolved: Raw = part.raw
     return resolved
 
 
@@ -125,14 +132,15 @@ def _template(body: Raw, folder: Path | None) -> tuple[Path, Mapping[str, Any]]:
         hint = name_hint(name, known) if folder else "; set loop_templates in mulligan.toml"
         message = f"there is no template {name!r}{hint}"
         problems.append(Problem.at("template", message, "unknown_name"))
-    refuse(problems)
+    refuse(first_problems(problems))
     return known[name], parameters
 
 
 def _below(problem: Problem, folder: Path) -> Problem:
     if not isinstance(problem, FileProblem):
         return problem
-    return replace(problem, file=problem.file.removeprefix(f"{folder}/"))
+    file, message = (text.replace(f"{folder}/", "") for text in (problem.file, problem.message))
+    return replace(problem, file=file, message=message)
 
 
 # -- documents -------------------------------------------------------------------------------------
@@ -149,6 +157,8 @@ class _Document:
     folder: Path | None = None
     #: The file; None over HTTP and for stdin.
     file: Path | None = None
+    #: The folder of all files that it may name; None for any.
+    within: Path | None = None
 
     @classmethod
     def of(cls, path: str, kind: FileKind) -> _Document:
@@ -174,11 +184,13 @@ def _inspect_file(
     parameters: Mapping[str, Any],
     environment: Mapping[str, str] | None,
     rules: LoopRules,
+    *,
+    within: Path | None = None,
 ) -> tuple[LoopDocument | None, list[Problem]]:
     folder = path != STDIN and Path(path).is_dir()
     file = str(Path(path) / LOOP_FILE) if folder else path
     try:
-        document = _Document.of(file, "loop")
+        document = replace(_Document.of(file, "loop"), within=within)
     except BadInput as error:
         return None, list(error.problems)
     loop, problems = _inspect(document, parameters, environment, rules)
@@ -210,6 +222,8 @@ def _inspect(
     problems += map(document.locate, wrong)
     top, wrong = _resolved(document, raw, references)
     problems += wrong
+    if top is None:
+        return None, problems
     config, parts, wrong = _parts(document, top)
     problems += wrong
     for found in _spec_files(document, config):
@@ -219,8 +233,12 @@ def _inspect(
         raw, wrong = _current(found, "spec", "a spec file is a mapping with `items:`")
         if not wrong:
             part, wrong = _resolved(found, raw, references)
+            if part is None:
+                return None, [*problems, *wrong]
             parts.append(_with_absolute_items(part, found.folder))
         problems += wrong
+        if len(problems) >= MOST_FOUND:
+            return None, problems
     if not parts and not problems and not _patterns(config.raw):
         problems += config.place(Problem.at("specs", _NO_ITEMS, "missing"))
     loop, wrong = inspect_loop(config, parts, rules)
@@ -238,9 +256,17 @@ def _current(
     return raw, [*map(document.locate, problems)]
 
 
-def _resolved(document: _Document, raw: Raw, references: References) -> tuple[Part, list[Problem]]:
-    """Return a document without references, and the problems of those it had."""
-    found = references.resolve(raw, quoted=document.quoted)
+def _resolved(
+    document: _Document, raw: Raw, references: References
+) -> tuple[Part | None, list[Problem]]:
+    """Return a document without references, and the problems of those it had.
+
+    None: it is too large, or has too many problems to go on.
+    """
+    try:
+        found = references.resolve(raw, quoted=document.quoted)
+    except BadInput as error:
+        return None, [*map(document.locate, error.problems)]
     part = Part(raw=found.data, locate=document.locate, unresolved=found.unresolved)
     return part, [*map(document.locate, found.problems)]
 
@@ -249,14 +275,14 @@ def _parts(document: _Document, top: Part) -> tuple[Part, list[Part], list[Probl
     """Return the loop of a document, the items in it, if any, and the problems of its form."""
     if "loop" not in top.raw and "items" not in top.raw:
         return _with_absolute(top, document.folder), [], []
+    unknown = [name for name in top.raw if name not in _DOCUMENT_FIELDS]
     problems = [
         Problem(
             f"there is no such field beside `loop:`{did_you_mean(name, _DOCUMENT_FIELDS)}",
             (name,),
             "unknown_field",
         )
-        for name in top.raw
-        if name not in _DOCUMENT_FIELDS
+        for name in unknown[:MOST_FOUND]
     ]
     if "loop" not in top.raw:
         problems.append(Problem.at("loop", "is required beside `items:`", "missing"))
@@ -308,19 +334,37 @@ def _spec_files(document: _Document, config: Part) -> Iterator[_Document | Probl
     for index, pattern in enumerate(_patterns(config.raw)):
         if not isinstance(pattern, str):
             continue
+        quoted = repr(shortened(pattern, _LONGEST_PATTERN))
         try:
-            found = sorted(each for each in base.glob(pattern) if each.is_file())
-        except (ValueError, NotImplementedError, OSError):
-            message = f"{pattern!r} is not a pattern of files relative to this one"
+            found = _matching(pattern, base, document.within)
+        except (ValueError, NotImplementedError, OSError, RecursionError):
+            message = f"{quoted} is not a pattern of files relative to this one"
             yield from config.place(Problem(message, ("specs", index)))
             continue
         if not found:
-            message = f"no file matches {pattern!r}"
+            message = f"no file matches {quoted}"
             yield from config.place(Problem(message, ("specs", index)))
         for file in found:
             if file not in seen:
                 seen.add(file)
                 yield from _read_spec(file)
+
+
+def _matching(pattern: str, base: Path, within: Path | None) -> list[Path]:
+    """Return the files that a pattern matches, those outside of ``within`` left out.
+
+    Raises ValueError and other errors for what is no pattern.
+    """
+    parts = PurePath(pattern).parts
+    if not parts:  # "." or "./", for which glob has no error of its own
+        raise ValueError(pattern)
+    if within is not None and ".." in parts:  # a search elsewhere would take long
+        return []
+    found = sorted(each for each in base.glob(pattern) if each.is_file())
+    if within is None:
+        return found
+    allowed = within.resolve()
+    return [each for each in found if each.resolve().is_relative_to(allowed)]
 
 
 def _read_spec(file: Path) -> Iterator[_Document | Problem]:

@@ -12,20 +12,31 @@ from pydantic import ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from mulligan.console.jobfiles.source_document import MAX_VALUES
 from mulligan.policies.jobs.job import HALF_A_PAIR, Text, joined_surrogates
-from mulligan.policies.problem import FieldPath, Problem
+from mulligan.policies.problem import MOST_FOUND, FieldPath, Problem
 from mulligan.policies.suggestions import name_hint
 from mulligan.policies.value import Value
 from mulligan.tasks.jobs.validation_errors import problems_of
+from mulligan.tasks.ports.errors import BadInput
 
 Scalar = str | int | float | bool
 
-_TOKEN = re.compile(r"\$\$\{|\$\{([^}]*)\}|\$\{")
+#: A reference ends before the next one begins: otherwise each `${` without an end would be searched
+#: for up to the end of the text.
+_TOKEN = re.compile(r"\$\$\{|\$\{((?:[^}$]++|\$(?!\{))*+)\}|\$\{")
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
 _VARIABLE = re.compile(r"env:([A-Za-z_]\w*)(?::-(.*))?", re.DOTALL)
 #: What YAML may read as a number or a boolean.
 _NUMBER_OR_BOOLEAN = re.compile(r"true|True|TRUE|false|False|FALSE|[-+]?\.?\d[-+.\w]{0,40}")
 _DEEPEST = 100
+#: Problems of one text that are reported.
+_MOST_IN_A_TEXT = 20
+#: Unknown names for which the nearest known one is searched, which takes long.
+_MOST_HINTS = 5
+_MOST_PARAMETERS = 200
+#: Characters that the references of one document may stand for: as many as a loop may have.
+_MOST_EXPANDED = 20_000_000
 #: The value of a parameter that is required and not given. That is reported once, not at each use.
 _MISSING = object()
 
@@ -80,13 +91,13 @@ class References:
         """Replace the references in every text.
 
         A text that is one reference becomes a number or a boolean, as if its value stood there,
-        unless it is ``quoted``.
+        unless it is ``quoted``. Raises BadInput if the data is too large or has too many problems.
         """
         walk = _Walk(self, quoted)
         resolved = walk.value(data, ())
         return Resolved(resolved, walk.problems, frozenset(walk.unresolved))
 
-    def find(self, name: str) -> Any:
+    def find(self, name: str, *, hint: bool = True) -> Any:
         """Return the value of a reference. Raises ValueError with what is wrong."""
         variable = _VARIABLE.fullmatch(name)
         if variable is not None:
@@ -97,9 +108,9 @@ class References:
                 f" ${{env:NAME:-default}}, and $${{ for the text itself"
             )
         if name not in self.parameters:
-            hint = name_hint(name, self.parameters)
+            nearest = name_hint(name, self.parameters) if hint else ""
             raise ValueError(
-                f"there is no parameter {name!r}{hint}. Declare it under `parameters:`, or write"
+                f"there is no parameter {name!r}{nearest}. Declare it under `parameters:`, or write"
                 f" $${{{name}}} for the text itself"
             )
         return self.parameters[name]
@@ -125,10 +136,16 @@ class _Walk:
     quoted: Callable[[FieldPath], bool]
     problems: list[Problem] = field(default_factory=list)
     unresolved: set[FieldPath] = field(default_factory=set)
+    #: The values that were read, and the characters that references stand for.
+    values: int = 0
+    expanded: int = 0
 
     def value(self, data: Any, path: FieldPath) -> Any:
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise BadInput(Problem(f"has more than {MAX_VALUES:,} values", code="too_long"))
         if len(path) > _DEEPEST:
-            self.problems.append(Problem("is nested too deeply", path[:3]))
+            self.report(Problem("is nested too deeply", path[:3]))
             return None
         if isinstance(data, dict):
             return {
@@ -139,38 +156,60 @@ class _Walk:
             return [self.value(each, (*path, index)) for index, each in enumerate(data)]
         return self.text(self.sound(data, path), path) if isinstance(data, str) else data
 
+    def report(self, problem: Problem) -> None:
+        self.problems.append(problem)
+        if len(self.problems) == MOST_FOUND:
+            raise BadInput(*self.problems)
+
     def sound(self, text: str, path: FieldPath) -> str:
         joined = joined_surrogates(text)
         if joined != text:
-            self.problems.append(Problem(HALF_A_PAIR, path))
+            self.report(Problem(HALF_A_PAIR, path))
         return joined
 
     def text(self, text: str, path: FieldPath) -> Any:
         whole = _TOKEN.fullmatch(text)
         if whole is not None and whole[1] is not None:
             found = self.look_up(whole[1], path)
-            return _typed(found) if not self.quoted(path) else _as_text(found)
-        return _TOKEN.sub(lambda match: self.part(match, path), text)
+            written = self.written(found, path)
+            return _typed(found) if not self.quoted(path) else written
+        parts: list[str] = []
+        end, before = 0, len(self.problems)
+        for match in _TOKEN.finditer(text):
+            parts += (text[end : match.start()], self.part(match, path))
+            end = match.end()
+            if len(self.problems) - before == _MOST_IN_A_TEXT:
+                self.unresolved.add(path)
+                return text
+        return "".join((*parts, text[end:]))
 
     def part(self, match: re.Match[str], path: FieldPath) -> str:
         if match[0] == "$${":
             return "${"
         if match[1] is None:
-            message = "${ has no end: write ${NAME}, or $${ for the text itself"
-            self.problems.append(Problem(message, path))
+            self.report(Problem("${ has no end: write ${NAME}, or $${ for the text itself", path))
             return match[0]
-        return _as_text(self.look_up(match[1], path))
+        return self.written(self.look_up(match[1], path), path)
 
     def look_up(self, name: str, path: FieldPath) -> Any:
         try:
-            found = self.references.find(name)
+            found = self.references.find(name, hint=len(self.problems) < _MOST_HINTS)
         except ValueError as error:
-            self.problems.append(Problem(str(error), path, "unknown_name"))
+            self.report(Problem(str(error), path, "unknown_name"))
             found = _MISSING
         if found is _MISSING:
             self.unresolved.add(path)
             return f"${{{name}}}"
         return found
+
+    def written(self, value: Any, path: FieldPath) -> str:
+        """Return a value as text, unless the references stand for too much: many short ones may."""
+        written = _as_text(value)
+        self.expanded += len(written)
+        if self.expanded > _MOST_EXPANDED:
+            message = f"the references stand for more than {_MOST_EXPANDED:,} characters"
+            raise BadInput(Problem(message, path, "too_long"))
+        return written
 
 
 def _typed(value: Any) -> Any:
@@ -196,17 +235,20 @@ def read_parameters(
     if declared is not None and not isinstance(declared, dict):
         message = "must be a mapping, such as {folder: src}"
         return References({}, environment), [Problem.at("parameters", message, "wrong_type")]
+    if declared is not None and len(declared) > _MOST_PARAMETERS:
+        message = f"there may be {_MOST_PARAMETERS} parameters, not {len(declared)}"
+        return References({}, environment), [Problem.at("parameters", message, "too_long")]
     values: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, raw in (declared or {}).items():
         value, wrong = _read_parameter(name, raw, given, environment)
         values[name] = value
         problems += [each.below("parameters", name) for each in wrong]
-    problems += [
-        Problem(f"there is no such parameter{name_hint(name, values)}", ("parameters", name),
-                "unknown_name")
-        for name in given if name not in values
-    ]  # fmt: skip
+    unknown = [name for name in given if name not in values]
+    for index, name in enumerate(unknown[:MOST_FOUND]):
+        hint = name_hint(name, values) if index < _MOST_HINTS else ""
+        message = f"there is no such parameter{hint}"
+        problems.append(Problem(message, ("parameters", name), "unknown_name"))
     return References(values, environment), problems
 
 
@@ -216,12 +258,15 @@ def _read_parameter(
     if not _NAME.fullmatch(name):
         message = "may contain only letters, digits, _ and -, and starts with a letter or _"
         return _MISSING, [Problem(message)]
-    own = References({}, environment).resolve(raw, quoted=lambda _: False)
+    try:
+        own = References({}, environment).resolve(raw, quoted=lambda _: False)
+    except BadInput as error:
+        return _MISSING, list(error.problems)
     try:
         short = {} if isinstance(own.data, dict) else {"default": own.data}
         parameter = Parameter.model_validate(short or own.data)
     except ValidationError as error:
-        return _MISSING, problems_of(error, Parameter, list_known=True)
+        return _MISSING, problems_of(error, Parameter, list_known=True, most=MOST_FOUND)
     if name in given:
         if not isinstance(given[name], Scalar):
             return _MISSING, [Problem("must be text, a number or a boolean", code="wrong_type")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import accumulate, takewhile
 
 from mulligan.policies.value import Json
 
@@ -28,6 +29,19 @@ def bounded_answer(document: Json, *, text_length: int) -> str:
         return written
     missing = len(written) - ANSWER_LENGTH
     return f"{written[:ANSWER_LENGTH]}… [{missing} more characters]"
+
+
+def bounded_lines(text: str) -> str:
+    """Return a text of at most about ANSWER_LENGTH characters: whole lines, and how many more."""
+    if len(text) <= ANSWER_LENGTH:
+        return text
+    lines = text.split("\n")
+    ends = accumulate(len(each) + 1 for each in lines)
+    kept = sum(1 for _ in takewhile(lambda end: end <= ANSWER_LENGTH, ends))
+    if kept == 0:  # one line is longer than that
+        kept, lines[0] = 1, str(_cut(lines[0], ANSWER_LENGTH))
+    left = len(lines) - kept
+    return "\n".join([*lines[:kept], *([f"… [{left} more lines]"] if left else [])])
 
 
 def _with_fewer_rows(document: Json) -> Json | None:

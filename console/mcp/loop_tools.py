@@ -28,11 +28,12 @@ from mulligan.console.mcp.tool_call import (
 )
 from mulligan.policies.loops.commands import Verb
 from mulligan.policies.loops.loop import LoopState, ShownState
+from mulligan.policies.loops.numbers import Whole
 from mulligan.policies.loops.spec import ItemId
 
 Item = Annotated[ItemId, Field(description="The item's id, as in list_items.")]
 AnyItem = Annotated[ItemId | None, Field(description="One item's id; leave it out for the loop.")]
-Limit = Annotated[int, Field(ge=1, le=100, description="Maximum rows.")]
+Limit = Annotated[Whole, Field(ge=1, le=100, description="Maximum rows.")]
 
 #: What an agent reads once, before it chooses a tool.
 INSTRUCTIONS = (
@@ -59,7 +60,7 @@ class ListLoops(ToolCall):
     state: Annotated[
         LoopState | None, Field(description="Only loops with this status; leave it out for all.")
     ] = None
-    limit: Annotated[int, Field(ge=1, le=1000, description="Maximum rows.")] = 50
+    limit: Annotated[Whole, Field(ge=1, le=1000, description="Maximum rows.")] = 50
 
     def request(self) -> ConsoleRequest:
         return read(loop_path(), state=self.state, limit=self.limit)
@@ -158,7 +159,7 @@ class Transcripts(ToolCall):
 
     loop: Loop
     item: AnyItem = None
-    limit: Annotated[int, Field(ge=1, le=20, description="Runs of items on one page.")] = 5
+    limit: Annotated[Whole, Field(ge=1, le=20, description="Runs of items on one page.")] = 5
     cursor: Cursor = None
     max_chars: Length = TEXT_LENGTH
 
@@ -332,7 +333,7 @@ class SetLoopSlots(ChangeCall):
     """
 
     slots: Annotated[
-        int | None,
+        Whole | None,
         Field(
             ge=0, le=100_000, description="For all loops; leave it out for the configured number."
         ),

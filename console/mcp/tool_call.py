@@ -11,6 +11,7 @@ from uuid import uuid4
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from mulligan.console.jobfiles.model_schema import Schema, inline_schema
+from mulligan.policies.loops.numbers import Whole
 from mulligan.policies.loops.spec import ItemSpec, LoopConfig, LoopName
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.loops.change import CHANGEABLE
@@ -137,12 +138,12 @@ Loop = Annotated[LoopName, Field(description="The loop's name, the id in list_lo
 Cursor = Annotated[
     str | None,
     Field(
-        pattern=r"^\d{1,9}$",
+        pattern=r"^[0-9]{1,9}$",
         description="For the next page: the cursor of the last answer. Leave it out for the first.",
     ),
 ]
 Length = Annotated[
-    int,
+    Whole,
     Field(
         ge=100,
         le=20_000,

@@ -21,9 +21,10 @@ from mcp.server.stdio import stdio_server
 from pydantic import ValidationError
 
 from mulligan.client.http_requests import ConsoleConnection
-from mulligan.console.mcp.bounded_answer import bounded_answer
+from mulligan.console.mcp.bounded_answer import bounded_answer, bounded_lines
 from mulligan.console.mcp.loop_tools import INSTRUCTIONS, TOOLS
 from mulligan.console.mcp.tool_call import ToolCall, input_schema
+from mulligan.policies.problem import MOST_FOUND, first_problems
 from mulligan.policies.suggestions import name_hint
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.errors import BadInput, MulliganError
@@ -87,22 +88,24 @@ def answer(
         content = None if asked.body is None else json.dumps(asked.body)
         found = console.ask(asked.method, asked.path, content, key=asked.key).body
     except MulliganError as error:
-        return _result(str(error), is_error=True)
+        return _result(bounded_lines(str(error)), is_error=True)
     if found is None:
         return _result("done")
     return _result(bounded_answer(found, text_length=call.text_length))
 
 
 def read_call(name: str, arguments: Mapping[str, Any]) -> ToolCall:
-    """Return the call that an agent asks for. Raises BadInput with every problem."""
+    """Return the call that an agent asks for. Raises BadInput with its problems."""
     if name not in TOOLS:
         raise BadInput(f"there is no tool {name!r}{name_hint(name, TOOLS)}")
     kind = TOOLS[name]
     try:
         return kind.model_validate(arguments)
     except ValidationError as error:
-        problems = problems_of(error, kind, what="argument", list_known=True, show_values=True)
-        raise BadInput(*problems) from None
+        problems = problems_of(
+            error, kind, what="argument", list_known=True, show_values=True, most=MOST_FOUND
+        )
+        raise BadInput(*first_problems(problems)) from None
 
 
 def _result(text: str, *, is_error: bool = False) -> types.CallToolResult:

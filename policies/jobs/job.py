@@ -15,7 +15,7 @@ from mulligan.policies.jobs.provider_limits import RateLimits
 from mulligan.policies.problem import FieldError
 from mulligan.policies.value import Json, SortedSet, Value
 
-_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$")
+_DURATION = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?\s*$")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 #: Neither UTF-8 nor JSON can hold it.
 HALF_A_PAIR = "contains half a surrogate pair, which cannot be stored"

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field
 
 from mulligan.policies.jobs.job import Budget, Seconds
+from mulligan.policies.loops.numbers import NotBoolean
 from mulligan.policies.value import Value
 
 Resource = Literal["tokens", "money", "seconds"]
@@ -23,7 +24,7 @@ SharedScope = Literal["loop", "day"]
 RESOURCES: tuple[Resource, ...] = get_args(Resource)
 SHARED_SCOPES: tuple[SharedScope, ...] = get_args(SharedScope)
 
-_NUMBER = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kKM])?\s*$")
+_NUMBER = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([kKM])?\s*$")
 _FACTORS = {"k": 1e3, "K": 1e3, "M": 1e6, None: 1.0}
 
 
@@ -50,7 +51,7 @@ class Spending(Value):
 
     tokens: Amount | None = None
     money: Money | None = None
-    seconds: Annotated[Seconds, Field(gt=0, le=1e9)] | None = None
+    seconds: Annotated[Seconds, NotBoolean, Field(gt=0, le=1e9)] | None = None
 
     def limits(self) -> dict[Resource, float]:
         """Return the limits that are set."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import Annotated, Any, Literal, get_args
@@ -22,7 +22,8 @@ from mulligan.policies.jobs.job import (
     Workspace,
 )
 from mulligan.policies.loops.budget import LoopBudget
-from mulligan.policies.problem import FieldError, Problem
+from mulligan.policies.loops.numbers import NotBoolean, Whole
+from mulligan.policies.problem import MOST_FOUND, FieldError, Problem
 from mulligan.policies.suggestions import did_you_mean, name_hint
 from mulligan.policies.value import Value
 
@@ -31,8 +32,9 @@ _LONGEST_NAME = 80
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 LoopName = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME, pattern=NAME_PATTERN)]
 ItemId = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME, pattern=NAME_PATTERN)]
-#: One line of text without characters that control a terminal or the direction of a text.
-PLAIN_LINE = r"^[^\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]*$"
+#: One line of text without characters that control a terminal or the direction of a text, that
+#: separate lines, or that cannot be seen. U+200C and U+200D may be part of words and of emoji.
+PLAIN_LINE = r"^[^\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]*$"
 #: What a loop may do by itself for an item that failed.
 HealAction = Literal[
     "change_strategy", "skip", "unblock", "repair_dependency_chain", "rollback", "escalate"
@@ -43,10 +45,10 @@ OnBlocked = Literal["wait", "continue"]
 DoneState = Literal["passed", "skipped"]
 #: Items of one loop.
 MOST_ITEMS = 5000
-#: Problems of a set of items that are named, and those whose search takes long.
-_MOST_PROBLEMS = 200
-_MOST_HINTS = 5
+#: What takes long to search for: cycles, and ids that are similar to an unknown one.
 _MOST_CYCLES = 5
+MOST_HINTS = 5
+_MOST_COMPARED = 1000
 
 
 def is_loop_name(text: str) -> bool:
@@ -66,20 +68,22 @@ ItemRunner = Annotated[RunnerSpec, AfterValidator(_answers_by_itself)]
 class LoopConfig(Value):
     """The configuration of a loop. Files call it `loop.yaml`."""
 
-    version: Literal[1] = 1
+    version: Annotated[Literal[1], NotBoolean] = 1
     name: LoopName
     #: Patterns of spec files, relative to the file of the loop.
     specs: tuple[Text, ...] = ()
     #: The runner of items that name none: a profile of the workers.
     runner: ItemRunner | None = None
     workspace: Workspace | None = None
-    max_attempts: int = Field(default=3, ge=2, le=100)
+    max_attempts: Whole = Field(default=3, ge=2, le=100)
     #: 1 is the most urgent.
-    priority: int = Field(default=5, ge=1, le=9)
+    priority: Whole = Field(default=5, ge=1, le=9)
     #: Its share among the loops of one priority.
-    weight: float = Field(default=1.0, ge=0.001, le=1000, allow_inf_nan=False)
+    weight: Annotated[float, NotBoolean] = Field(
+        default=1.0, ge=0.001, le=1000, allow_inf_nan=False
+    )
     #: Maximum items that run at once.
-    concurrency: int = Field(default=1, ge=1, le=1000)
+    concurrency: Whole = Field(default=1, ge=1, le=1000)
     #: ``False``, ``True`` for every action, or a list of actions.
     auto_heal: bool | tuple[HealAction, ...] = False
     #: What the items after a failed one do: wait for it, or go on without it.
@@ -131,7 +135,7 @@ class ItemSpec(Value):
     #: What a person would check; part of the prompt.
     pass_criteria: tuple[Text, ...] = Field(default=(), max_length=100)
     #: 1 is the most urgent.
-    priority: int = Field(default=5, ge=1, le=9)
+    priority: Whole = Field(default=5, ge=1, le=9)
     #: Files that the item changes.
     touches: tuple[Text, ...] = Field(default=(), max_length=200)
     #: The item's own runner, instead of the loop's.
@@ -148,7 +152,7 @@ class ItemSpec(Value):
 class SpecDocument(Value):
     """A spec file: items in the order in which people read them."""
 
-    version: Literal[1] = 1
+    version: Annotated[Literal[1], NotBoolean] = 1
     items: tuple[ItemSpec, ...] = Field(min_length=1, max_length=MOST_ITEMS)
     #: Items that were done before the loop existed: `passed` or `skipped`.
     states: dict[ItemId, DoneState] = Field(default_factory=dict)
@@ -215,23 +219,28 @@ def dependency_cycle(items: Sequence[ItemSpec]) -> tuple[str, ...]:
     return ()
 
 
+def item_hint(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown id: the one that was probably meant."""
+    return did_you_mean(name, islice(known, _MOST_COMPARED))
+
+
 def item_set_problems(items: Sequence[ItemSpec]) -> Iterator[Problem]:
     """Find ids that occur twice, unknown dependencies and cycles, at ``(index, field…)``.
 
     Of a loop that is wrong everywhere, the first problems are enough.
     """
-    yield from islice(_item_set_problems(items), _MOST_PROBLEMS)
+    yield from islice(_item_set_problems(items), MOST_FOUND)
 
 
 def _item_set_problems(items: Sequence[ItemSpec]) -> Iterator[Problem]:
     known = Counter(item.id for item in items)
-    hints = _MOST_HINTS
+    hints = MOST_HINTS
     for index, item in enumerate(items):
         if known[item.id] > 1:
             yield Problem(f"the id {item.id} occurs twice", (index, "id"))
         for number, each in enumerate(item.depends_on):
             if each not in known:
-                hint = did_you_mean(each, known) if hints > 0 else ""
+                hint = item_hint(each, known) if hints > 0 else ""
                 hints -= 1
                 message = f"{item.id} depends on {each}, which does not exist{hint}"
                 yield Problem(message, (index, "depends_on", number), "unknown_name")

@@ -80,14 +80,16 @@ def problems_of(
     also: Sequence[str] = (),
     list_known: bool = False,
     show_values: bool = False,
+    most: int | None = None,
 ) -> list[Problem]:
     """Return every problem of a document that is not a ``model``, with suggestions for typos.
 
     ``what``: the word for a field of the model; ``also``: further names that are allowed;
-    ``list_known``: list the known names if none is similar; ``show_values``: quote short values.
+    ``list_known``: list the known names if none is similar; ``show_values``: quote short values;
+    ``most``: leave out further problems, because a suggestion takes time.
     """
     found = []
-    for item in without_echoes(error.errors(include_url=False)):
+    for item in without_echoes(error.errors(include_url=False))[:most]:
         problem = problem_of(item, what=what, show_value=show_values)
         if problem.code == "unknown_field":
             known = [*_names_beside(model, problem.path), *(also if len(problem.path) == 1 else ())]

@@ -18,6 +18,7 @@ from mulligan.policies.jobs.job import RunnerSpec, Usage
 from mulligan.policies.loops.budget import RESOURCES, SHARED_SCOPES, Resource, SharedScope
 from mulligan.policies.loops.health import LoopHealth, loop_health
 from mulligan.policies.loops.loop import ItemRecord, LoopState, ShownState
+from mulligan.policies.loops.numbers import NotBoolean
 from mulligan.policies.loops.spec import PLAIN_LINE, ItemSpec
 from mulligan.policies.loops.why import Reason
 from mulligan.tasks.loops.context import LoopContext
@@ -226,7 +227,7 @@ class SlotsChange(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     #: Null: those of the settings.
-    slots: Annotated[int, Field(ge=0, le=100_000)] | None
+    slots: Annotated[int, Field(ge=0, le=100_000), NotBoolean] | None
 
 
 class SkipReason(BaseModel):

@@ -49,7 +49,7 @@ _ITEMS = {
     "description": "One item, or several, as in a spec file",
 }
 Start = Annotated[
-    str, Query(pattern=r"^\d{1,9}$", alias="cursor", description="The cursor of the last page")
+    str, Query(pattern=r"^[0-9]{1,9}$", alias="cursor", description="The cursor of the last page")
 ]
 
 

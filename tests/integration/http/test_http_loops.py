@@ -120,6 +120,41 @@ def test_every_problem_is_reported(
     assert get_json(client, "/api/loops")["loops"] == []
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"items": [item("a", prompt="${" * 100_000)]},
+        {"items": [item("a", prompt="${p}" * 300)], "parameters": {"p": "x" * 100_000}},
+        {"items": [item(f"a{n}", verifiers=["json.objet"] * 10) for n in range(500)]},
+        {f"field{n}": n for n in range(5000)},
+    ],
+    ids=["references", "expansion", "verifiers", "fields"],
+)
+def test_an_extreme_loop_is_refused_in_a_few_lines(
+    client: TestClient, fields: dict[str, Any]
+) -> None:
+    answer = client.post("/api/loops", json={**body(), "dry_run": True, **fields})
+    assert answer.status_code == 422
+    assert len(answer.json()["error"]["problems"]) <= 201
+    assert len(answer.content) < 100_000
+
+
+def test_a_template_reads_no_other_files(settings: SettingsMaker, tmp_path: Path) -> None:
+    template = {"parameters": {"p": None}, "loop": {"name": "a", "runner": GOOD, "specs": ["${p}"]}}
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "one.yaml").write_text(json.dumps(template))
+    (tmp_path / "secret.yaml").write_text("items: []")
+    templates = tmp_path / "templates"
+    client = client_of(open_context(settings(allow_inline=True, loop_templates=templates)))
+    for pattern, message in (
+        ("../secret.yaml", "no file matches '../secret.yaml'"),
+        (".", "'.' is not a pattern of files relative to this one"),
+    ):
+        answer = client.post("/api/loops", json={"template": "one", "parameters": {"p": pattern}})
+        assert answer.status_code == 422
+        assert answer.json()["error"]["details"] == [f"one.yaml:1: loop.specs[0]: {message}"]
+
+
 def test_a_body_that_is_no_object_is_refused(client: TestClient) -> None:
     for content in ("[]", '"text"', "null"):
         headers = {"Content-Type": "application/json"}
@@ -204,6 +239,8 @@ def test_the_items_come_in_pages(client: TestClient) -> None:
     last = get_json(client, "/api/loops/alpha/tests", limit=2, cursor=second["cursor"])
     assert ([each["id"] for each in last["tests"]], last["cursor"]) == (["i4"], None)
     assert get_json(client, "/api/loops/alpha/tests", state="passed")["total"] == 0
+    for path in ("tests", "transcripts"):
+        assert client.get(f"/api/loops/alpha/{path}", params={"cursor": "٣"}).status_code == 422
 
 
 def test_an_item_shows_its_attempts_and_why_it_waits(
@@ -300,6 +337,7 @@ def test_a_configuration_that_is_not_possible_is_refused(client: TestClient) -> 
         ({"name": "beta"}, "name: cannot be changed"),
         ({"priority": 0}, "priority: must be at least 1"),
         ({"priority": True}, "priority: must be a number"),
+        ({"budget": {"day": {"seconds": True}}}, "budget.day.seconds: must be a number"),
         ({"budget": {"loop": {"tokens": "many"}}}, "budget.loop.tokens"),
         ({"runner": "unknown"}, "runner"),
         ([], "body: must be a JSON object"),
@@ -316,6 +354,11 @@ def test_items_are_reset_skipped_and_added(client: TestClient, context: ConsoleC
     refused = client.post("/api/loops/alpha/tests/two/reset")
     assert error_of(refused) == (409, "conflict")
     work_on_loop(context)
+    for line in ("two\u2028lines", "\u200ereversed"):
+        refused = client.post("/api/loops/alpha/tests/one/skip", json={"reason": line})
+        assert refused.json()["error"]["details"] == [
+            "body.reason: must be one line without control characters"
+        ]
     skipped = post_json(client, "/api/loops/alpha/tests/one/skip", reason="not needed")
     assert (skipped["state"], skipped["reason"]) == ("skipped", "not needed")
     work_on_loop(context)
@@ -358,6 +401,8 @@ def test_the_slots_of_all_loops(client: TestClient, context: ConsoleContext) -> 
     assert client.put("/api/loop-slots", json={"slots": None}).json()["set"] is False
     assert client.put("/api/loop-slots", json={"slots": -1}).status_code == 422
     assert client.put("/api/loop-slots", json={}).status_code == 422
+    refused = client.put("/api/loop-slots", json={"slots": True})
+    assert refused.json()["error"]["details"] == ["body.slots: must be a number"]
 
 
 PATHS = [

@@ -284,6 +284,10 @@ def test_each_cycle_is_named_once_beginning_with_its_first_item(
         ("name: a\nrunner: coder\nspecs: []\n", "specs: name the files with the items, such as"),
         ("name: a\nrunner: coder\nspecs: ['/x/*']\n", "specs[0]: '/x/*' is not a pattern"),
         ("name: a\nrunner: coder\nspecs: ['']\n", "specs[0]: '' is not a pattern"),
+        ("name: a\nrunner: coder\nspecs: ['.']\n", "specs[0]: '.' is not a pattern of files"),
+        ("name: a\nrunner: coder\nspecs: ['./']\n", "specs[0]: './' is not a pattern"),
+        ("name: a\nrunner: coder\nspecs: ['././.']\n", "specs[0]: '././.' is not a pattern"),
+        (f"name: a\nrunner: coder\nspecs: ['{'a/' * 2000}']\n", "is not a pattern of files"),
         ("items: []\n", "this is a spec file: name it under `specs:` of a loop.yaml, or add its"),
         ("task_type: a\nprompt: p\n", "this is a job file: run it with `mulligan run "),
         ("loop: {name: a, runner: coder}\nitem: []\n", "item: there is no such field beside `loop"),
@@ -392,6 +396,25 @@ def test_in_json_a_reference_becomes_a_number_too(tmp_path: Path, rules: LoopRul
     assert read(tmp_path / "a.json", rules).loop.concurrency == 3
 
 
+@pytest.mark.parametrize("name", ["priority", "weight", "concurrency", "max_attempts", "version"])
+@pytest.mark.parametrize("value", ["true", "${yes}", "${env:NO}"])
+def test_a_boolean_is_no_number(name: str, value: str, tmp_path: Path, rules: LoopRules) -> None:
+    text = f"parameters: {{yes: true}}\nname: a\nrunner: coder\nspecs: [a.yaml]\n{name}: {value}\n"
+    write(tmp_path, {"loop.yaml": text, "a.yaml": ITEM + "    priority: false\n"})
+    found = problems_of(tmp_path, rules, environment={"NO": "false"})
+    assert f"loop.yaml:5: {name}: must be a number" in found[0]
+    assert "a.yaml:6: items[0].priority: must be a number (got False)" in found[1:]
+
+
+def test_a_number_may_be_written_as_text(rules: LoopRules) -> None:
+    numbers = {"priority": "3", "weight": "2.5", "concurrency": "4"}
+    item = {"id": "A", "prompt": "p", "verifiers": ["json.object"], "priority": "2"}
+    document = {"loop": {"name": "a", "runner": "coder", **numbers}, "items": [item]}
+    made = read_template(document, templates=None, rules=rules)
+    assert (made.loop.priority, made.loop.weight, made.loop.concurrency) == (3, 2.5, 4)
+    assert made.items[0].priority == 2
+
+
 # -- over HTTP ------------------------------------------------------------------------------------
 
 
@@ -433,6 +456,50 @@ def test_a_request_reads_no_file_and_no_variable(
     with pytest.raises(BadInput) as caught:
         read_template(body, templates=tmp_path, rules=rules)
     assert [str(each) for each in caught.value.problems] == problems
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["../outside.yaml", "../*.yaml", "a/../../outside.yaml", "..", "link.yaml", "linked/*.yaml",
+     "**/outside.yaml", "../missing.yaml"],
+)  # fmt: skip
+def test_a_template_reads_no_file_outside_of_its_folder(
+    pattern: str, tmp_path: Path, rules: LoopRules
+) -> None:
+    """Whether such a file exists is not told either: `../missing.yaml` does not."""
+    text = "parameters: {p: null}\nloop: {name: a, runner: coder, specs: ['${p}']}\n"
+    write(tmp_path, {"templates/one.yaml": text, "outside.yaml": ITEM})
+    templates = tmp_path / "templates"
+    (templates / "link.yaml").symlink_to(tmp_path / "outside.yaml")
+    (templates / "linked").symlink_to(tmp_path)
+    with pytest.raises(BadInput) as caught:
+        read_template({"template": "one", "parameters": {"p": pattern}}, templates=templates,
+                      rules=rules)  # fmt: skip
+    expected = [f"one.yaml:2: loop.specs[0]: no file matches {pattern!r}"]
+    assert [str(each) for each in caught.value.problems] == expected
+
+
+def test_a_template_reads_files_below_its_folder(tmp_path: Path, rules: LoopRules) -> None:
+    """Given a folder that is a link, as volumes are, and a file that is a link inside of it."""
+    text = "parameters: {p: null}\nloop: {name: a, runner: coder, specs: ['${p}']}\n"
+    write(tmp_path, {"real/one.yaml": text, "real/data/items.yaml": ITEM})
+    (tmp_path / "templates").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "link.yaml").symlink_to("data/items.yaml")
+    for pattern in ("data/*.yaml", "link.yaml"):
+        asked = {"template": "one", "parameters": {"p": pattern}}
+        made = read_template(asked, templates=tmp_path / "templates", rules=rules)
+        assert [item.id for item in made.items] == ["A"]
+
+
+def test_a_problem_of_a_template_does_not_tell_where_it_is(
+    tmp_path: Path, rules: LoopRules
+) -> None:
+    text = "loop: {name: a, runner: coder, specs: [job.yaml]}\n"
+    write(tmp_path, {"one.yaml": text, "job.yaml": "task_type: a\nprompt: p\n"})
+    with pytest.raises(BadInput) as caught:
+        read_template({"template": "one"}, templates=tmp_path, rules=rules)
+    (problem,) = caught.value.problems
+    assert str(problem) == "job.yaml: this is a job file: run it with `mulligan run job.yaml`"
 
 
 def test_without_a_folder_there_are_no_templates(rules: LoopRules) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 from support.loops import document, item
 
-from mulligan.policies.loops.spec import item_set_problems
+from mulligan.policies.loops.spec import PLAIN_LINE, item_set_problems
+from mulligan.policies.problem import MOST_FOUND
 
 
 def test_hints_are_given_for_the_first_unknown_ids_only() -> None:
@@ -27,9 +29,9 @@ def test_the_first_cycles_are_named() -> None:
     assert problems[0].message == "the dependencies form a cycle: a0 → b0 → a0"
 
 
-def test_at_most_two_hundred_problems_are_named() -> None:
-    made = document(item("a"), *(item(f"b{n}", "x1", "x2") for n in range(200)))
-    assert len(list(item_set_problems(made.items))) == 200
+def test_the_search_for_problems_ends() -> None:
+    made = document(item("a"), *(item(f"b{n}", "x1", "x2") for n in range(MOST_FOUND)))
+    assert len(list(item_set_problems(made.items))) == MOST_FOUND
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,19 @@ def test_extreme_numbers_are_refused(config: dict[str, Any]) -> None:
         document(item("a"), **config)
 
 
-def test_a_title_is_one_plain_line() -> None:
+@pytest.mark.parametrize(
+    "character",
+    ["\x1b", "\n", "\x85", "\u061c", "\u200b", "\u200e", "\u200f", "\u2028", "\u2029", "\u202e",
+     "\u2060", "\u2066", "\u206f", "\ufeff"],
+    ids=ascii,
+)  # fmt: skip
+def test_a_title_is_one_plain_line(character: str) -> None:
     with pytest.raises(ValidationError):
-        document(item("a", title="a\x1b[2J"))
-    assert document(item("a", title="Größe: 5 | ok")).items[0].label == "Größe: 5 | ok"
+        document(item("a", title=f"a{character}b"))
+    assert re.fullmatch(PLAIN_LINE, f"a{character}b") is None
+
+
+@pytest.mark.parametrize("title", ["Größe: 5 | ok", "می\u200cخواهم", "👩\u200d💻", "日本語"])
+def test_a_title_may_be_in_any_language(title: str) -> None:
+    assert document(item("a", title=title)).items[0].label == title
+    assert re.fullmatch(PLAIN_LINE, title)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mulligan.console.mcp.bounded_answer import ANSWER_LENGTH, bounded_answer
+from mulligan.console.mcp.bounded_answer import ANSWER_LENGTH, bounded_answer, bounded_lines
 
 _NOTE_LENGTH = 100
 
@@ -40,3 +40,22 @@ def test_what_is_no_list_is_cut_at_the_end() -> None:
     written = bounded_answer({f"n{n}": "x" * 50 for n in range(2000)}, text_length=1000)
     assert ANSWER_LENGTH < len(written) <= ANSWER_LENGTH + _NOTE_LENGTH
     assert written.endswith("more characters]")
+
+
+def test_lines_that_do_not_fit_are_counted() -> None:
+    lines = [f"items[{n}]: is wrong" for n in range(10_000)]
+    *kept, note = bounded_lines("\n".join(lines)).split("\n")
+    assert kept == lines[: len(kept)]
+    assert note == f"… [{10_000 - len(kept)} more lines]"
+    assert ANSWER_LENGTH - 100 < sum(len(each) + 1 for each in kept) <= ANSWER_LENGTH
+
+
+def test_lines_that_fit_are_left_as_they_are() -> None:
+    text = "a\n\nb\n" + "x" * (ANSWER_LENGTH - 5)
+    assert bounded_lines(text) == text
+
+
+def test_a_line_that_is_too_long_is_cut() -> None:
+    cut = "x" * ANSWER_LENGTH + "… [2 more characters]"
+    assert bounded_lines("x" * (ANSWER_LENGTH + 2)) == cut
+    assert bounded_lines("x" * (ANSWER_LENGTH + 2) + "\na\nb") == f"{cut}\n… [2 more lines]"

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
 from typing import Any
 
 import jsonschema_rs
 import pytest
+from mcp.types import TextContent
 from support.loops import item
 
+from mulligan.client.http_requests import ConsoleConnection
 from mulligan.console.app import create_console
 from mulligan.console.http.context import open_context
+from mulligan.console.mcp.bounded_answer import ANSWER_LENGTH
 from mulligan.console.mcp.loop_tools import INSTRUCTIONS, TOOLS
 from mulligan.console.mcp.tool_call import input_schema
-from mulligan.console.mcp.tool_server import read_call, tool_document
+from mulligan.console.mcp.tool_server import answer, read_call, tool_document
+from mulligan.policies.problem import MOST_REPORTED
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.settings.model import Settings
 
@@ -190,6 +195,14 @@ def test_hints_tell_reading_from_changing_and_ending() -> None:
         ),
         ("start_loop", {"loop": "a", "idempotency_key": "a\nb"}, ["idempotency_key: must match"]),
         ("skip_item", {"loop": "a", "item": "x"}, ["reason: is required"]),
+        ("set_loop_slots", {"slots": True}, ["slots: must be a number (got True)"]),
+        ("list_loops", {"limit": True}, ["limit: must be a number"]),
+        (
+            "get_item",
+            {"loop": "a", "item": "x", "max_chars": True},
+            ["max_chars: must be a number"],
+        ),
+        ("list_items", {"loop": "a", "cursor": "٣"}, ["cursor: must match ^[0-9]"]),
     ],
 )
 def test_every_problem_of_a_call_is_named(
@@ -201,6 +214,28 @@ def test_every_problem_of_a_call_is_named(
     assert len(found) == len(problems)
     for line, start in zip(found, problems, strict=True):
         assert line.startswith(start), found
+
+
+def test_a_call_that_is_wrong_everywhere_has_the_first_problems() -> None:
+    with pytest.raises(BadInput) as caught:
+        read_call("list_loops", {f"argument{n}": n for n in range(5000)})
+    assert len(caught.value.problems) == MOST_REPORTED + 1
+
+
+def test_the_error_of_a_call_is_as_short_as_an_answer() -> None:
+    """Given a console that refuses a call in 10,000 lines, an agent reads those that fit."""
+
+    class Refusing(ConsoleConnection):
+        def ask(self, *_: Any, **__: Any) -> Any:
+            raise BadInput(*(f"items[{n}]: is wrong" for n in range(10_000)))
+
+    with closing(Refusing("http://127.0.0.1:9", None, patience=0)) as console:
+        result = answer(console, "list_loops", {})
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    assert result.is_error
+    assert len(content.text) < ANSWER_LENGTH + 100
+    assert content.text.endswith(" more lines]")
 
 
 def test_an_object_may_be_written_as_text() -> None:
