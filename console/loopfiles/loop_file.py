@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -84,8 +84,20 @@ def read_template(document: Any, *, templates: Path | None, rules: LoopRules) ->
     return loop
 
 
-def read_specs(path: str, *, environment: Mapping[str, str] | None) -> tuple[ItemSpec, ...]:
-    """Read the items of one spec file. Raises BadInput with the problems of their form."""
+@dataclass(frozen=True)
+class SpecFile:
+    """The items of a spec file."""
+
+    items: tuple[ItemSpec, ...]
+    _part: Part
+
+    def place(self, problems: Iterable[Problem]) -> Iterator[Problem]:
+        """Yield problems of its items with their file and line."""
+        return self._part.place(*problems)
+
+
+def read_specs(path: str, *, environment: Mapping[str, str] | None) -> SpecFile:
+    """Read a spec file to add its items. Raises BadInput with the problems of their form."""
     document = _Document.of(path, "spec")
     raw, problems = _current(document, "spec", "a spec file is a mapping with `items:`")
     refuse(problems)
@@ -99,7 +111,10 @@ def read_specs(path: str, *, environment: Mapping[str, str] | None) -> tuple[Ite
         found = problems_of(error, SpecDocument, most=MOST_FOUND)
         refuse(first_problems(part.place(*found)))
         raise
-    return spec.items
+    if spec.states:
+        message = "only a new loop may have items that were done before"
+        refuse(part.place(Problem.at("states", message, "not_allowed")))
+    return SpecFile(spec.items, part)
 
 
 def without_references(data: Raw) -> Raw:

@@ -26,6 +26,7 @@ from mulligan.console.loopfiles.loop_file import lint_loop, read_loop, read_spec
 from mulligan.policies.figures.format import counted
 from mulligan.tasks.loops import change, view
 from mulligan.tasks.loops.registry import preview_loop
+from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.workers.settings.model import load_settings
 
 
@@ -102,10 +103,15 @@ def add(
     json: Json = False,
 ) -> None:
     """Add the items of a spec file to a loop."""
-    items = read_specs(spec, environment=os.environ)
+    found = read_specs(spec, environment=os.environ)
     with open_loops() as context:
-        change.inject(context, name, items, requester(by))
-    ids = [item.id for item in items]
+        try:
+            change.inject(context, name, found.items, requester(by))
+        except BadInput as error:
+            if type(error) is BadInput:  # the items are wrong, not the loop
+                refuse(found.place(error.problems))
+            raise
+    ids = [item.id for item in found.items]
     if json:
         screen.emit({"loop": name, "added": ids})
     else:

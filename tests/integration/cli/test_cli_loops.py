@@ -132,7 +132,8 @@ def test_documents_are_those_of_the_api(shell: Shell, context: ConsoleContext) -
         (["add", "nightly", "loop.yaml"], "loop.yaml: this is a loop file: create the loop with"),
         (["add", "nightly", "job.json"], "job.json: this is a job file: run it with `mulligan run"),
         (["add", "nightly", "specs/1.json"], "the loop has a, b, c already"),
-        (["add", "nightly", "ghost.json"], "d depends on ghost, which does not exist"),
+        (["add", "nightly", "ghost.json"], "ghost.json:1: items[0].depends_on[0]: d depends on"),
+        (["add", "nightly", "done.json"], "done.json:1: states: only a new loop may have items"),
         (["create", "specs/1.json"], "this is a spec file: name it under `specs:` of a loop.yaml"),
         (["create", "job.json"], "this is a job file: run it with `mulligan run job.json`"),
         (["set", "nightly"], "nothing to change: give an option, such as --priority 1"),
@@ -145,6 +146,7 @@ def test_mistakes_get_a_clear_message(shell: Shell, argv: list[str], message: st
     say(shell, "create", ".")
     shell.write("job.json", {"task_type": "t", "prompt": "p", "verifiers": ["json.object"]})
     shell.write("ghost.json", {"items": [item("d", "ghost")]})
+    shell.write("done.json", {"items": [item("d")], "states": {"d": "passed"}})
     assert message in say(shell, *argv, code=2)
 
 

@@ -75,7 +75,7 @@ def test_a_default_may_have_dollars_and_any_length(tmp_path: Path) -> None:
     default = "$5 { $ " + "long " * 1000
     item = {**ITEM, "prompt": f"Pay ${{env:PRICE:-{default}}}."}
     file.write_text(f"items: [{item}]")
-    (only,) = read_specs(str(file), environment={})
+    (only,) = read_specs(str(file), environment={}).items
     assert only.prompt == f"Pay {default}."
 
 
