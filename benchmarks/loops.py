@@ -38,6 +38,8 @@ console = Console(width=110)
 _CALLER = Requester(by="benchmark")
 #: An item depends on three of the ten before it, so that ten can run at once.
 _WIDTH = 10
+#: Other loops that ask for slots.
+_OTHERS = 200
 
 
 def document(name: str, items: int, *, chained: bool = True, **config: Any) -> LoopDocument:
@@ -114,7 +116,11 @@ def plan_times(folder: Path, *, items: int, rounds: int) -> dict[str, list[PlanT
         idle = [bench.timed_plan(name) for _ in range(rounds)]
         settled = list(_after_settling(bench, name, rounds))
         unparsed = [_new_process(made).timed_plan(name) for _ in range(few)]
-        change.move(bench.context, name, "stop", _CALLER)
+        for n in range(_OTHERS):
+            run_plan(bench.context, bench.create(document(f"other-{n}", 10, concurrency=2)))
+        crowded = [bench.timed_plan(name) for _ in range(few)]
+        for each in (name, *(f"other-{n}" for n in range(_OTHERS))):
+            change.move(bench.context, each, "stop", _CALLER)
         first = [
             bench.timed_plan(bench.create(document(f"new-{n}", items, chained=False)))
             for n in range(few)
@@ -123,6 +129,7 @@ def plan_times(folder: Path, *, items: int, rounds: int) -> dict[str, list[PlanT
         "nothing to do": idle,
         "after one item passed": settled,
         "in a new process, which parses the items": unparsed,
+        f"nothing to do, beside {_OTHERS} loops that wait for slots": crowded,
         f"the first: {items:,} items become ready": first,
     }
 

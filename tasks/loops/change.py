@@ -29,7 +29,7 @@ from mulligan.policies.loops.spec import (
     item_job,
     item_set_problems,
 )
-from mulligan.policies.problem import Problem
+from mulligan.policies.problem import Problem, first_problems
 from mulligan.policies.suggestions import did_you_mean
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.loops.caps import current_caps
@@ -45,8 +45,6 @@ CHANGEABLE = frozenset(
     {"priority", "weight", "concurrency", "max_attempts", "auto_heal", "on_blocked", "budget",
      "runner"}
 )  # fmt: skip
-
-_NUMBERS = frozenset({"priority", "weight", "concurrency", "max_attempts"})
 
 
 class NoSuchLoop(BadInput):
@@ -180,7 +178,7 @@ def inject(
 
     def decide(found: LoopSnapshot, now: float) -> LoopChange:
         change = add_items(found, items, now=now)
-        refuse(_added_problems(context, found, items))
+        refuse(first_problems(_added_problems(context, found, items)))
         complete = (_complete(context, found.config, item) for item in items)
         specs = (*found.specs, *complete)
         return replace(change, specs=specs, caps=current_caps(context, found.config, specs))
@@ -207,10 +205,7 @@ def configure(
 ) -> LoopReading:
     """Change a loop's configuration. Raising a cap resumes a loop that had used it up."""
     fixed = sorted(values.keys() - CHANGEABLE)
-    refuse(Problem.at(each, "cannot be changed", "not_allowed") for each in fixed)
-    # Python would read true as 1.
-    switches = sorted(name for name in _NUMBERS & values.keys() if isinstance(values[name], bool))
-    refuse(Problem.at(each, "must be a number", "wrong_type") for each in switches)
+    refuse(first_problems(Problem.at(each, "cannot be changed", "not_allowed") for each in fixed))
 
     def decide(found: LoopSnapshot, _now: float) -> LoopChange:
         try:
@@ -222,9 +217,11 @@ def configure(
             own = next((each for each in found.specs if each.runner is None), found.specs[0])
             refuse(check_item(context, change.config, own))
             refuse(
-                problem
-                for item in found.specs
-                for problem in _cost_problems(context, change.config, item.runner)
+                first_problems(
+                    problem
+                    for item in found.specs
+                    for problem in _cost_problems(context, change.config, item.runner)
+                )
             )
             return replace(change, caps=current_caps(context, change.config, found.specs))
         return change
