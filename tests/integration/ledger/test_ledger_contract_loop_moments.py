@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from support.jobs import answer
-from support.ledger_scenario import Scenario
+from support.ledger_scenario import Scenario, ScenarioMaker
 from support.loops import ADA, LoopScenario, document, hint, item, used
 from support.settlements import succeeds
 
@@ -62,11 +62,13 @@ def test_a_loop_begins_no_more_than_twice_its_concurrency_while_nothing_can_run(
     assert found == {"failed": 4, "running": 2, "ready": 14}
 
 
-def test_the_waiting_items_of_one_loop_hold_up_no_other_loop(loops: LoopScenario) -> None:
+def test_the_waiting_items_of_one_loop_hold_up_no_other_loop(
+    new_redis_scenario: ScenarioMaker,
+) -> None:
     """Given a loop with more waiting items than are read at once, which is then paused."""
-    loops.slots = 3
+    loops = LoopScenario(new_redis_scenario(), slots=3)
     loops.scenario.ledger.pause("queue:agent")
-    loops.create(*many(120), concurrency=60)
+    loops.create(*many(102), concurrency=51)
     plan_until_idle(loops, "alpha")
     loops.create(*many(3, "u"), name="urgent", priority=1, concurrency=3)
     plan_until_idle(loops, "urgent")

@@ -525,7 +525,7 @@ GARBAGE = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=GARBAGE)
 def test_garbage_is_refused_with_problems(body: Any, tmp_path: Path, rules: LoopRules) -> None:
     with suppress(BadInput):
