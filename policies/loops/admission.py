@@ -7,7 +7,7 @@ it may not catch up on what it did not ask for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 
@@ -56,7 +56,7 @@ def demand_of(
     weight: float,
     share: float,
     concurrency: int,
-    live: int,
+    live: Collection[str],
     begun: int,
     affordable: int | None,
     waiting: Sequence[WaitingItem],
@@ -64,11 +64,13 @@ def demand_of(
 ) -> Demand:
     """Return what a loop asks for.
 
-    ``live``: its items that have a slot; ``begun``: those with a job that has not ended;
+    ``live``: its items that have a slot, also those that were stopped and have not ended: none of
+    them runs twice at once; ``begun``: how many have a job that has not ended;
     ``affordable``: how many more its budget allows; ``waiting``: what has begun and lost its slot.
     """
-    room = concurrency - live
-    first = sorted(ready, key=lambda each: each.rank)[: max(0, most_begun(concurrency) - begun)]
+    room = concurrency - len(live)
+    idle = [each for each in ready if each.item not in live]
+    first = sorted(idle, key=lambda each: each.rank)[: max(0, most_begun(concurrency) - begun)]
     return Demand(
         loop=loop,
         priority=priority,

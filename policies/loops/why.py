@@ -50,6 +50,7 @@ PLANNERS = "control"
 ITEM_WORKERS = "agent"
 #: Of a job that waits, but is parked behind nothing.
 _CAUSES: dict[str, Cause] = {"worker": "worker", "version": "worker", "delay": "provider"}
+_ENDING = "an attempt that was stopped has not ended yet"
 _BEFORE_READY: frozenset[ItemState] = frozenset({"pending", "blocked"})
 #: Of several items that one waits for, which to name: what gave up, what is blocked, the first.
 _URGENCY: dict[ItemState, int] = {"failed": 0, "quarantined": 0, "blocked": 1}
@@ -64,6 +65,8 @@ class Surroundings:
     live_of_loop: int
     #: Whether a worker holds one of them.
     held: bool = True
+    #: Items of the loop whose stopped attempt has not ended: a worker learns of it at its renewal.
+    ending: Collection[str] = ()
     #: The other loops that ask for a slot.
     others: Sequence[Demand] = ()
     budget: BudgetState = field(default_factory=BudgetState)
@@ -110,14 +113,15 @@ def why_loop(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits, now: f
     if snapshot.loop.state == "blocked" and (stuck := stuck_items(snapshot)):
         reason = why_item(snapshot, stuck[0], around, job, now)
         return replace(reason, text=f"nothing can go on: {reason.text}")
-    if around.live_of_loop and around.held:
-        verb = "runs" if around.live_of_loop == 1 else "run"
-        return Reason(cause="runs", text=f"{counted(around.live_of_loop, 'item')} {verb}")
+    running = around.live_of_loop - len(around.ending)
+    if running and around.held:
+        verb = "runs" if running == 1 else "run"
+        return Reason(cause="runs", text=f"{counted(running, 'item')} {verb}")
     item = running_item(snapshot)
-    if item is not None and (around.live_of_loop or not snapshot.count("ready")):
+    if item is not None and (running or not snapshot.count("ready")):
         return why_item(snapshot, item, around, job, now)
     if snapshot.count("ready"):
-        return _why_no_slot(snapshot, around)
+        return _why_no_slot(snapshot, around, job)
     return _not_planned(around)
 
 
@@ -173,7 +177,8 @@ def _why_root(
         waits = _why_parked(snapshot, around, job)
     if waits is None:
         unplanned = record.state in _BEFORE_READY
-        waits = _not_planned(around) if unplanned else _why_no_slot(snapshot, around)
+        ends = Reason(cause="slot", text=_ENDING) if item in around.ending else None
+        waits = ends or (_not_planned(around) if unplanned else _why_no_slot(snapshot, around, job))
     colon = " " if waits.text.startswith("for ") else ": "
     return replace(waits, text=f"{item} waits{colon}{waits.text}")
 
@@ -236,7 +241,7 @@ def _why_parked(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits) -> 
     text = f"for {job.words}"
     match kind:
         case "slot":
-            return _why_no_slot(snapshot, around)
+            return _why_no_slot(snapshot, around, job)
         case "budget":
             return _why_no_budget(snapshot, around) or Reason(cause="budget", text=text)
         case "queue" | "task_type":
@@ -252,9 +257,11 @@ def _why_parked(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits) -> 
     return Reason(cause=_CAUSES.get(job.waiting_for, "runs"), text=text)
 
 
-def _why_no_slot(snapshot: LoopSnapshot, around: Surroundings) -> Reason:
-    """Say why a loop with something to do gets no slot."""
+def _why_no_slot(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits) -> Reason:
+    """Say why a loop with something to do gets no slot. ``job``: of an item that has begun."""
     config, name = snapshot.config, snapshot.loop.name
+    if around.live_of_loop >= config.concurrency and around.ending:
+        return Reason(cause="slot", text=_ENDING)
     if around.live_of_loop >= config.concurrency:
         return Reason(
             cause="slot",
@@ -265,11 +272,11 @@ def _why_no_slot(snapshot: LoopSnapshot, around: Surroundings) -> Reason:
         return budget
     begun = snapshot.count("running")
     if begun >= most_begun(config.concurrency):
-        return Reason(
-            cause="slot",
-            text=f"{begun - around.live_of_loop} items of this loop have begun and wait",
-            remedy=_set(name, concurrency=begun // 2 + 1),
-        )
+        # What they wait for holds the others back, too.
+        parked = not job.behind.startswith("slot:") and bool(job.waiting_for)
+        inner = _why_parked(snapshot, around, job) if parked else Reason(cause="slot", text="")
+        text = f"{begun - around.live_of_loop} items of this loop have begun and wait {inner.text}"
+        return replace(inner, text=text.rstrip())
     if around.live < around.slots:
         return _not_planned(around)
     taken = f"{around.live} of {around.slots} slots of all loops are taken"

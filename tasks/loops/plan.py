@@ -125,7 +125,7 @@ def _own_demand(reading: LoopReading, change: LoopChange) -> Iterator[Demand]:
         for place, spec in enumerate(snapshot.specs)
         if spec.id in records and records[spec.id].state == "ready"
     ]
-    live = sum(each.loop == loop.name for each in fleet.live)
+    live = [each.item for each in fleet.live if each.loop == loop.name]
     yield demand_of(
         loop.name,
         priority=config.priority,
@@ -134,7 +134,7 @@ def _own_demand(reading: LoopReading, change: LoopChange) -> Iterator[Demand]:
         concurrency=config.concurrency,
         live=live,
         begun=snapshot.count("running"),
-        affordable=reading.budget.room(live),
+        affordable=reading.budget.room(len(live)),
         waiting=[each for each in known.candidates if each.job_id] if known else [],
         ready=ready,
     )

@@ -51,6 +51,11 @@ class LoopView:
             live=len(fleet.live),
             live_of_loop=sum(each.loop == name for each in fleet.live),
             held=any(each.held for each in fleet.live if each.loop == name),
+            ending=[
+                each.item
+                for each in fleet.live
+                if each.loop == name and self.state(each.item) != "running"
+            ],
             others=[d for d in fleet.demands if d.loop != name and d.candidates and d.room > 0],
             budget=self.reading.budget,
             missing_pools=self.missing_pools,
@@ -69,8 +74,12 @@ class LoopView:
     @property
     def holders(self) -> list[LiveItem]:
         """Who works on its items now. It replaces the process id of a loop that is one process."""
-        name = self.snapshot.loop.name
-        return [each for each in self.reading.fleet.live if each.loop == name and each.renewed_at]
+        name, record = self.snapshot.loop.name, self.snapshot.record
+        return [
+            each
+            for each in self.reading.fleet.live
+            if each.loop == name and each.renewed_at and record(each.item).job_id == each.job_id
+        ]
 
     @property
     def last_heartbeat(self) -> float | None:
@@ -140,6 +149,8 @@ def view_item(context: LoopContext, name: str, item: str, *, tenant: str | None 
     if spec is None:
         raise no_such_item(name, item)
     root, job = root_of(view.snapshot, item), _job(context, view, item)
+    if view.snapshot.record(root).state == "ready":
+        root = waiting_item(view) or root  # what it waits for may hold the others back
     waits = _waits(context, view, root, job if root == item else _job(context, view, root))
     why = why_item_of(view, item, context.ledger.now(), waits)
     return ItemView(spec=spec, record=record, state=view.state(item), job=job, why=why)
@@ -184,9 +195,14 @@ def why(
     return why_of(context, view_loop(context, name, tenant=tenant))
 
 
+def waiting_item(view: LoopView) -> str | None:
+    """Return the first item that has begun and lost its slot."""
+    return next((s.id for s in view.snapshot.specs if view.state(s.id) == "waiting"), None)
+
+
 def why_of(context: LoopContext, view: LoopView) -> Reason:
     """Say why a loop that was read does not run."""
-    running = running_item(view.snapshot) or ""
+    running = waiting_item(view) or running_item(view.snapshot) or ""
     waits = _waits(context, view, running, _job(context, view, running))
     reason = why_loop(view.snapshot, view.surroundings, waits, context.ledger.now())
     return _allowed(view, reason)

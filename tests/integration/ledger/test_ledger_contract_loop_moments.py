@@ -52,7 +52,10 @@ def test_a_loop_begins_no_more_than_twice_its_concurrency_while_nothing_can_run(
     found = view_loop(loops.context, "alpha").summary.counts
     assert found == {"waiting": 4, "ready": 16}
     text = why(loops.context, "alpha", "i010").text
-    assert text == "i010 waits: 4 items of this loop have begun and wait"
+    assert text.endswith(
+        "4 items of this loop have begun and wait for queue agent, which is paused"
+    )
+    assert why(loops.context, "alpha").command == "mulligan queue resume queue:agent"
     loops.scenario.advance(25 * 3600)
     loops.scenario.sweep()
     loops.scenario.ledger.resume("queue:agent")
@@ -200,6 +203,23 @@ def test_a_stopped_verification_loses_its_lease_and_then_its_slot(loops: LoopSce
     assert loops.scenario.ledger.renew([verification.lease]) == {verification.lease.entry}
     loops.move("start")
     assert loops.admitted() == []  # it may still run
+    loops.scenario.expire_leases()
+    assert loops.admitted() == ["a"]
+
+
+def test_a_stopped_item_does_not_run_twice_at_once(loops: LoopScenario) -> None:
+    """Given free slots, when a loop is stopped and started while its item runs."""
+    loops.create(item("a"), item("b"), concurrency=4)
+    loops.plan()
+    claim = loops.claim("a")
+    loops.move("stop")
+    loops.move("start")
+    assert loops.admitted() == ["b"]
+    assert why(loops.context, "alpha", "a").text == (
+        "a waits: an attempt that was stopped has not ended yet"
+    )
+    assert view_loop(loops.context, "alpha").holders == []
+    loops.scenario.ledger.requeue(claim.lease, delay=0, detail="lost")
     loops.scenario.expire_leases()
     assert loops.admitted() == ["a"]
 

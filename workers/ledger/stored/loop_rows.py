@@ -157,7 +157,7 @@ def read_fleet(answer: Sequence[Any], *, now: float, lease: float) -> LoopFleet:
 
 def _demand(answer: Sequence[Any], live: Sequence[LiveItem], now: float) -> Demand:
     loop, priority, weight, share, concurrency, _, ready, *budget, waiting, begun = answer
-    running = sum(each.loop == loop for each in live)
+    running = [each.item for each in live if each.loop == loop]
     return demand_of(
         loop,
         priority=int(priority),
@@ -166,7 +166,7 @@ def _demand(answer: Sequence[Any], live: Sequence[LiveItem], now: float) -> Dema
         concurrency=int(concurrency),
         live=running,
         begun=int(begun),
-        affordable=read_budget(*budget, now=now).room(running),
+        affordable=read_budget(*budget, now=now).room(len(running)),
         waiting=[
             WaitingItem(item=item, since=float(since or 0) / 1000, job_id=job_id)
             for job_id, item, since in waiting
