@@ -60,7 +60,7 @@ browser:
 	    --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
 	  || echo "chromium could not be installed: the browser tests are skipped, and fail in CI"; }
 
-# Tests on Redis 7.0 and RabbitMQ: Debian's packages, extracted below .venv.
+# Tests on Redis 7.0, RabbitMQ and bubblewrap: Debian's packages, extracted below .venv.
 servers: setup
 	@PYTHONPATH=tests $(BIN)/python -m support.debian_packages
 
@@ -73,8 +73,10 @@ bench: setup
 	$(BIN)/python -m benchmarks.listeners
 	$(BIN)/python -m benchmarks.rate_limits
 	$(BIN)/python -m benchmarks.autoscale
+	$(BIN)/python -m benchmarks.costly_checks
 	$(BIN)/python -m benchmarks.edits
 	$(BIN)/python -m benchmarks.loops
+	$(BIN)/python -m benchmarks.isolation
 
 # Kills and freezes real processes and servers: the tests, then at random for SECONDS.
 # SERVER=… is another redis-server, RABBITMQ=1 another broker, SEED=… repeats the choices.

@@ -8,6 +8,7 @@ Every side changes one line in each of 1,000 files of 200 lines.
   and nothing can be undone. "and commit" makes a commit of each, which can be reverted.
 - "files only": ours computes the change on a private copy, checks what it was computed from, and
   syncs the file and its folder. Nothing can be undone.
+- "in this process": without the child process in which an operation that parses text runs.
 - "with history": the same as a session does it, under the tree's lock, with the contents and the
   journal synced and a checkpoint for each edit. It can be undone, even after a crash. The session
   grows to all edits; its commits are made at the end of each round. "one by one" takes the lock and
@@ -30,6 +31,7 @@ from statistics import median
 from mulligan.policies.edits.edit import Edit
 from mulligan.tasks.ports.appliers import ApplyContext, EditApplier, FileChange
 from mulligan.workers.edits.operations.file_operations import PatchFile, SearchReplace
+from mulligan.workers.edits.operations.killable_applier import KillableApplier
 from mulligan.workers.edits.tree.edited_tree import EditedTree
 from mulligan.workers.edits.tree.write_changes import perform
 
@@ -75,7 +77,8 @@ def sides() -> dict[str, Side]:
     patch = partial(compute_changes, PatchFile(), lambda name: {"diff": diff(name)})
     tolerant = partial(compute_changes, PatchFile(), lambda name: {"diff": inexact_diff(name)})
     replaced = {"search": "line 100\n", "replace": "changed\n"}
-    search = partial(compute_changes, SearchReplace(), lambda _: replaced)
+    here = partial(compute_changes, SearchReplace(), lambda _: replaced)
+    search = partial(compute_changes, KillableApplier(SearchReplace()), lambda _: replaced)
     return {
         PLAIN: lambda root: nullcontext(partial(git_apply, root)),
         "git apply and commit": lambda root: nullcontext(partial(git_commit, root)),
@@ -84,6 +87,7 @@ def sides() -> dict[str, Side]:
         "patch_file, with history, one by one": partial(one_by_one, patch),
         "patch_file (tolerant), files only": partial(files_only, tolerant),
         "patch_file (tolerant), with history": partial(with_history, tolerant),
+        "search_replace in this process, files only": partial(files_only, here),
         "search_replace, files only": partial(files_only, search),
         "search_replace, with history": partial(with_history, search),
     }

@@ -1,16 +1,19 @@
-"""The web server: uvicorn, which ends open event streams when it stops."""
+"""The web server: uvicorn, which ends slow clients, and open event streams when it stops."""
 
 from __future__ import annotations
 
 import logging
 import socket
 import sys
+from functools import partial
 
 import uvicorn
 
 from mulligan.console.app import create_console
+from mulligan.console.guarded_protocol import ClientLimits, GuardedProtocol
 from mulligan.console.http.context import ConsoleContext
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.settings.model import Settings
 
 #: Seconds that running requests may take when the server stops.
 _GRACE = 5
@@ -30,6 +33,7 @@ class ConsoleServer(uvicorn.Server):
             # The caller's address is the connection's: no header may override it.
             proxy_headers=False,
             server_header=False,
+            http=partial(GuardedProtocol, limits=_limits(context.settings)),  # type: ignore[arg-type]
             timeout_graceful_shutdown=_GRACE,
         )
         super().__init__(config)
@@ -38,6 +42,14 @@ class ConsoleServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._context.broadcast.end_all()
         await super().shutdown(sockets)
+
+
+def _limits(settings: Settings) -> ClientLimits:
+    return ClientLimits(
+        head=settings.head_timeout,
+        body=settings.body_timeout,
+        connections=settings.connections_cap,
+    )
 
 
 def _is_unexpected(record: logging.LogRecord) -> bool:

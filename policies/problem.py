@@ -22,6 +22,7 @@ ProblemCode = Literal[
     "not_allowed",
     "key_in_use",
     "session_exists",
+    "too_costly",
 ]
 #: Problems of one document that are reported; of the others only their number.
 MOST_REPORTED = 200
@@ -74,6 +75,16 @@ def distinct(problems: Iterable[Problem]) -> list[Problem]:
         if len(found) == MOST_FOUND:
             break
     return list(found)
+
+
+def until_costly(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the problems up to the first that took its whole time to find, and look no further."""
+    found = []
+    for problem in problems:
+        found.append(problem)
+        if problem.code == "too_costly":
+            break
+    return found
 
 
 def first_problems(problems: Iterable[Problem]) -> list[Problem]:

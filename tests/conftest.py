@@ -19,6 +19,7 @@ import redis
 # With --import-mode=importlib pytest adds nothing to the path, and tests import `support`.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from support.debian_packages import tools_path
 from support.doubles import MovableClock
 from support.ledger_scenario import Scenario, ScenarioMaker, SettingsMaker
 from support.servers import SERVERS, find, require
@@ -29,7 +30,11 @@ from mulligan.workers.ledger.fake_redis import fake_client
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.local import die_with_parent
 from mulligan.workers.local.server_binary import find_server
+from mulligan.workers.sandbox import subprocesses
+from mulligan.workers.sandbox.isolation import Isolation
 from mulligan.workers.settings.model import Settings
+
+os.environ["PATH"] = tools_path()
 
 # A busy computer must not fail a test, so hypothesis has no deadline. (In CI that is the default.)
 hypothesis.settings.register_profile(
@@ -49,6 +54,12 @@ TIMES: dict[str, Any] = {
     "retention": 2000,
     "cycle_retention": 50_000,
 }
+
+
+@pytest.fixture
+def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let programs under test write outside their copy, for tests that count what was run."""
+    monkeypatch.setattr(subprocesses, "isolation_of", lambda _: Isolation("none"))
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,10 @@
 """Named steps of an attempt, at which crash tests kill a process and which they trace.
 
 ``MULLIGAN_CRASH_DIR``: a step whose name is a file in this directory deletes the file and dies by
-SIGKILL, so each file is one crash. ``MULLIGAN_TRACE``: a file to which every step is appended.
-Outside tests neither is set, and a step costs two comparisons.
+SIGKILL, so each file is one crash. A file with the name of a step and of its entry, such as
+``asking a:JOB_1`` (``_`` for ``/``), stays, and each such step is a crash. ``MULLIGAN_TRACE``: a
+file to which every step is appended. Outside tests neither is set, and a step costs two
+comparisons.
 """
 
 from __future__ import annotations
@@ -33,13 +35,15 @@ _CRASH_DIR = os.environ.get("MULLIGAN_CRASH_DIR")
 _TRACE = os.environ.get("MULLIGAN_TRACE")
 
 
-def step(name: str, entry: Entry) -> None:
+def step(name: str, entry: Entry | str) -> None:
     """Trace this step, and die at it if a crash test asks for that."""
     if _TRACE:
         line = f"{time.time():.6f} {name} {entry}\n"
         with Path(_TRACE).open("a") as trace:
             trace.write(line)
     if _CRASH_DIR:
+        if (Path(_CRASH_DIR) / f"{name} {entry}".replace("/", "_")).exists():
+            os.kill(os.getpid(), signal.SIGKILL)
         with suppress(FileNotFoundError):
             (Path(_CRASH_DIR) / name).unlink()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -44,6 +44,7 @@ from mulligan.workers.local.home import is_up
 from mulligan.workers.loops.prices import cost_of, token_price
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
+from mulligan.workers.sandbox.allowed import program_limits
 from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.settings.live_settings import LiveExemptTypes, LiveSettings
 from mulligan.workers.settings.model import Settings
@@ -141,11 +142,13 @@ def build_services(
     """
     live = live or LiveSettings(settings)
     blobs = blob_store(settings, ledger.calls)
-    runners = RunnerRegistry(profiles=settings.runners, blobs=blobs)
+    limits = program_limits(settings)
+    runners = RunnerRegistry(profiles=settings.runners, blobs=blobs, confinement=limits.confinement)
     ledger.limit_providers(runners.ceilings)
-    verifiers = VerifierRegistry(models=ContractModels(settings.model_modules))
+    verifiers = VerifierRegistry(limits=limits, models=ContractModels(settings.model_modules))
     exempt = LiveExemptTypes(live)
     context = AttemptContext(
+        repair=_repair_json,
         ledger=ledger,
         runner=lambda spec: _resolve_runner(runners, settings, spec),
         verifier=lambda spec: _build_verifier(verifiers, settings, blobs, spec),
@@ -189,6 +192,14 @@ def build_services(
         webhooks=Webhooks(ledger, live),
         figures=FigureReader(ledger),
     )
+
+
+def _repair_json(text: str) -> str | None:
+    from mulligan.workers.verifiers.json_text import (
+        repair_json_text,  # a producer loads no verifier
+    )
+
+    return repair_json_text(text)
 
 
 def _loop_context(

@@ -9,6 +9,7 @@ import typer
 
 from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.output import screen
+from mulligan.policies.terminal_text import terminal_text
 from mulligan.tasks.ports.errors import BadInput
 
 
@@ -22,6 +23,6 @@ def confirm(what: str, *, hint: str = "", show: Callable[[], None] = lambda: Non
             f"this would {what}. No terminal to confirm on. Pass --yes{hint}. Nothing was changed."
         )
     show()
-    if not typer.confirm(f"{what}?", default=False, err=True):
+    if not typer.confirm(terminal_text(f"{what}?"), default=False, err=True):
         screen.note("nothing was changed")
         raise typer.Exit(int(ExitCode.SOME_FAILED))

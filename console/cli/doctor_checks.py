@@ -31,6 +31,9 @@ from mulligan.workers.local.home_server import choose_server
 from mulligan.workers.local.server_binary import OLDEST, find_server
 from mulligan.workers.runners.local_state import INSTALL, model_path
 from mulligan.workers.runners.runner_registry import RunnerRegistry
+from mulligan.workers.sandbox.allowed import program_limits
+from mulligan.workers.sandbox.isolation import NotConfined
+from mulligan.workers.sandbox.subprocesses import isolation_of
 from mulligan.workers.services import Services
 from mulligan.workers.settings.config_file import OTHER_VARIABLES, config_path
 from mulligan.workers.settings.model import Settings
@@ -44,6 +47,8 @@ _NO_DISK = 100_000_000
 _LONG_WAIT = 900.0
 #: Seconds after which an unpublished entry is a problem.
 _LATE = 30.0
+#: Seconds before a token expires in which it is time to replace it.
+_EXPIRES_SOON = 14 * 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +89,29 @@ def check_host(settings: Settings) -> Iterator[Check]:
     yield from _webhooks(settings)
     yield _local_model(settings)
     yield _disk(settings.home)
+    yield from _isolation(settings)
+
+
+def _isolation(settings: Settings) -> Iterator[Check]:
+    """Say what confines the programs that verifiers, agents, formatters and suites run here."""
+    confinement = program_limits(settings).confinement
+    try:
+        found = isolation_of(confinement)
+    except NotConfined as error:
+        yield fail("isolation", "programs under test cannot be confined", str(error))
+        return
+    said = ", ".join(found.layers)
+    missing = "; ".join(f"{name}: {why}" for name, why in found.missing.items())
+    if found.kind == "none":
+        message = f"none, so an answer may do what this user may ({said})"
+        yield warn("isolation", message, f"make one of these work ({missing})")
+    elif found.kind == "landlock":
+        message = f"{said}: tests that use sockets, processes that share memory or /tmp fail here"
+        yield warn("isolation", message, f"install bubblewrap ({missing or 'sandbox = landlock'})")
+    else:
+        yield ok("isolation", said)
+    for gap in found.gaps:
+        yield warn("isolation", gap, "install bubblewrap, or use a later kernel")
 
 
 def _webhooks(settings: Settings) -> Iterator[Check]:
@@ -198,6 +226,27 @@ def check_ledger(ledger: RedisLedger, settings: Settings, *, expected: bool) -> 
         yield _sweep(ledger, settings)
         yield _outbox(ledger)
         yield _releases(ledger)
+
+
+def check_tokens(ledger: RedisLedger) -> Iterator[Check]:
+    """Report tokens that have expired, will soon, or never do."""
+    now, found = ledger.now(), ledger.tokens.all()
+    for token in found:
+        if token.expires_at is None or token.expires_at - now > _EXPIRES_SOON:
+            continue
+        name = f"{token.id} {token.name!r}" if token.name else token.id
+        left = token.expires_at - now
+        when = f"expires in {duration(left)}" if left > 0 else f"expired {duration(-left)} ago"
+        fix = f"`{token.renewal}`, give its text to the program, then `mulligan token revoke"
+        yield warn("tokens", f"{name} {when}", f"{fix} {token.id}`")
+    endless = [token for token in found if token.expires_at is None]
+    if endless:
+        ids = ", ".join(token.id for token in endless)
+        fix = "create ones that do: `mulligan token create`, then `mulligan token revoke ID`"
+        some = f"{counted(len(endless), 'token')} that never expire{'s' * (len(endless) == 1)}"
+        yield warn("tokens", f"{some}: {ids}", fix)
+    if found and not endless:
+        yield ok("tokens", f"{counted(len(found), 'token')}, each with an expiry")
 
 
 def _partitions(ledger: RedisLedger) -> Iterator[Check]:

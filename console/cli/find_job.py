@@ -15,7 +15,10 @@ _RECENT = 2000
 
 
 def find_job(ledger: RedisLedger, ref: str) -> JobView:
-    """Find by id, idempotency key, unique prefix of an id, or the newest by name or task type."""
+    """Find by id, idempotency key, unique prefix of an id, or the newest by name or task type.
+
+    The keys of tenants and producers are searched among recent jobs, like names.
+    """
     ids = job_ids_of_key(ref, partitions=ledger.numbers().first)
     of_key = (ledger.latest_id(each) for each in ids)
     for job_id in (ref, *of_key):
@@ -40,7 +43,7 @@ def _by_prefix(ref: str, recent: Sequence[JobView]) -> str | None:
 
 
 def _by_name(ref: str, recent: Sequence[JobView]) -> str | None:
-    named = [view.id for view in recent if view.job.name == ref]
+    named = [view.id for view in recent if ref in (view.job.idempotency_key, view.job.name)]
     typed = [view.id for view in recent if view.job.task_type == ref]
     return next(iter(named + typed), None)
 

@@ -12,6 +12,8 @@ import typer
 
 from mulligan.console.cli.command_table import COMMANDS
 from mulligan.console.cli.lazy_group import LazyGroup, declare
+from mulligan.workers.plain_logs import keep_logs_plain
+from mulligan.workers.sandbox.hidden_process import hide_process
 
 _ABOUT = (
     "A queue for language-model work that checks every answer and retries a bad one with a"
@@ -74,7 +76,9 @@ def create_cli() -> typer.Typer:
 
 
 def main() -> None:
+    hide_process()
     _add_users_modules()
+    keep_logs_plain()
     create_cli()(prog_name="mulligan")
 
 

@@ -18,6 +18,7 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from mulligan.console.http.errors import HttpError, rate_limited
+from mulligan.policies.figures.format import day
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.workers.ledger.stores.tokens import Role, Token
 
@@ -49,10 +50,18 @@ class Caller:
     #: Whether it may read prompts and answers.
     texts: bool = True
     auth: AuthMethod = "token"
+    #: What its requests and listeners are counted by: its token, or its address without one.
+    bucket: str = ""
+    #: Whose jobs, loops and edits a producer sees; None: those of every producer.
+    owner: str | None = None
 
     def sees(self, tenant: str | None) -> bool:
         """Whether this caller may see what belongs to a tenant."""
         return self.tenant is None or self.tenant == tenant
+
+    def owns(self, owner: str | None) -> bool:
+        """Whether this caller may see what an owner submitted: a producer only its own."""
+        return self.owner is None or self.owner == owner
 
     def tenant_filter(self, requested: str | None) -> str | None:
         """Return the tenant to show: a bound caller's own, whatever it requested."""
@@ -85,7 +94,7 @@ def authenticate(request: Request) -> Caller:
     if wait := context.rate.take(bucket):
         raise rate_limited(wait)
     if caller is None:
-        raise _unauthorized(request)
+        raise _unauthorized(request, context)
     if caller.auth != "token" and request.method not in SAFE_METHODS:
         _check_csrf(request, caller)
     return caller
@@ -109,14 +118,18 @@ def _identify(request: Request, context: ConsoleContext) -> tuple[Caller | None,
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     if scheme:
         token = context.tokens.find(text.strip()) if scheme.lower() == "bearer" else None
-        return (_caller(token, "token"), f"token:{token.id}") if token else (None, address)
+        return (_caller(token, "token"), _bucket(token)) if token else (None, address)
     if cookie := request.cookies.get(COOKIE):
         token = context.tokens.session(cookie)
         if token:
-            return _caller(token, "session"), f"token:{token.id}"
+            return _caller(token, "session"), _bucket(token)
     if _is_local(request, context):
-        return Caller(name="loopback", role="admin", auth="loopback"), address
+        return Caller(name="loopback", role="admin", auth="loopback", bucket=address), address
     return None, address
+
+
+def _bucket(token: Token) -> str:
+    return f"token:{token.id}"
 
 
 def _caller(token: Token, auth: AuthMethod) -> Caller:
@@ -126,6 +139,8 @@ def _caller(token: Token, auth: AuthMethod) -> Caller:
         tenant=token.tenant,
         texts=token.texts,
         auth=auth,
+        bucket=_bucket(token),
+        owner=token.owner,
     )
 
 
@@ -157,13 +172,23 @@ def _host_name(request: Request) -> str:
         return ""
 
 
-def _unauthorized(request: Request) -> HttpError:
-    presented = "authorization" in request.headers or COOKIE in request.cookies
-    message = (
-        "the token is unknown, revoked or expired"
-        if presented
-        else "a token is needed: create one with `mulligan token create --role producer`"
-    )
+def token_refusal(context: ConsoleContext, text: str) -> str:
+    """Say why a token is not accepted. Only its bearer learns that it has expired."""
+    token = context.tokens.find_expired(text)
+    if token is None:
+        return "the token is unknown, revoked or expired"
+    ended = day(token.expires_at or 0.0)
+    return f"the token {token.id} expired on {ended}: create another with `{token.renewal}`"
+
+
+def _unauthorized(request: Request, context: ConsoleContext) -> HttpError:
+    _, _, text = request.headers.get("authorization", "").partition(" ")
+    if "authorization" in request.headers:
+        message = token_refusal(context, text.strip())
+    elif COOKIE in request.cookies:
+        message = "the session has ended, or its token was revoked or has expired: sign in again"
+    else:
+        message = "a token is needed: create one with `mulligan token create --role producer`"
     return HttpError(
         401, "unauthorized", message, headers={"WWW-Authenticate": 'Bearer realm="mulligan"'}
     )

@@ -34,8 +34,9 @@ _PAGE = 1000
 #: The most bytes that may wait for one listener.
 QUEUE_CAP = 1_000_000
 _OWNER_CACHE = 50_000
-#: Who a job belongs to: its tenant, and its loop if it is an item's.
-Owner = tuple[str | None, str | None]
+#: Who a job belongs to: its tenant, its loop if it is an item's, and its producer.
+Owner = tuple[str | None, str | None, str | None]
+_NOBODY: Owner = (None, None, None)
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,15 @@ class EventFilter:
     #: A loop with its items and their jobs.
     loop: str | None = None
     tenant: str | None = None
+    #: The producer whose jobs and loops they are about.
+    owner: str | None = None
     #: Whether it may read details, which can quote a prompt or an answer.
     texts: bool = True
+
+    @property
+    def needs_owners(self) -> bool:
+        """Whether it depends on who an event belongs to."""
+        return any((self.tenant, self.loop, self.owner))
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,7 @@ class StreamEvent:
     job: str
     loop: str | None
     tenant: str | None
+    owner: str | None
     frame: bytes
     #: The frame without texts.
     redacted: bytes
@@ -69,6 +78,7 @@ def _chunk(events: Sequence[StreamEvent], chosen: EventFilter) -> bytes:
         if chosen.job in (None, event.job)
         and chosen.loop in (None, event.loop)
         and chosen.tenant in (None, event.tenant)
+        and chosen.owner in (None, event.owner)
     )
 
 
@@ -81,6 +91,8 @@ class Listener:
     after: Position | None
     #: The position where the queue starts.
     joined: Position
+    #: Whose it is: see Caller.bucket.
+    caller: str = ""
     #: Set when the stream must end; ``slow`` tells whether the listener is the cause.
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     slow: bool = False
@@ -124,6 +136,7 @@ class Broadcast:
         self._ledger = ledger
         self._streams = ledger.event_streams
         self._cap = settings.listeners_cap
+        self._caller_cap = settings.listeners_per_caller
         self._listeners: set[Listener] = set()
         self._delivered: Position = ()
         self._owners: OrderedDict[str, Owner] = OrderedDict()
@@ -137,20 +150,20 @@ class Broadcast:
     def count(self) -> int:
         return len(self._listeners)
 
-    async def listen(self, chosen: EventFilter, *, after: Position | None = None) -> Listener:
-        """Add a listener, or raise 503 if there are too many."""
+    async def listen(
+        self, chosen: EventFilter, *, caller: str = "", after: Position | None = None
+    ) -> Listener:
+        """Add a listener, or raise 429 if there are too many, of all callers or of this one."""
         async with self._starting:
             if self._thread is None:
                 self._delivered = await run_in_threadpool(self._streams.newest)
                 self._start(asyncio.get_running_loop())
         if len(self._listeners) >= self._cap:
-            raise HttpError(
-                503,
-                "too_many_listeners",
-                f"there are already {self._cap} listeners (listeners_cap)",
-                headers={"Retry-After": "10"},
-            )
-        listener = Listener(chosen, after, self._delivered)
+            raise _too_many(f"there are already {self._cap} listeners (listeners_cap)")
+        if sum(each.caller == caller for each in self._listeners) >= self._caller_cap:
+            cap = self._caller_cap
+            raise _too_many(f"this caller has {cap} listeners already (listeners_per_caller)")
+        listener = Listener(chosen, after, self._delivered, caller)
         self._listeners.add(listener)
         return listener
 
@@ -204,8 +217,7 @@ class Broadcast:
                 position = self._streams.extended(position)
                 stored = self._streams.read(position, limit=_PAGE, block=1.0)
                 filters = [each.filter for each in tuple(self._listeners)]
-                with_owners = any(each.tenant or each.loop for each in filters)
-                events, position = self._encode(stored, position, with_owners)
+                events, position = self._encode(stored, position, filters)
             except LedgerUnavailable as error:
                 _LOG.warning("cannot read events, retrying: %s", error)
                 self._closed.wait(1.0)
@@ -229,18 +241,20 @@ class Broadcast:
         """Yield what a listener missed, one chunk per page; a chunk may be empty."""
         position, upto = self._streams.extended(after), self._streams.extended(upto)
         while stored := self._streams.page(position, upto, limit=_PAGE):
-            with_owners = chosen.tenant is not None or chosen.loop is not None
-            events, position = self._encode(stored, position, with_owners)
+            events, position = self._encode(stored, position, [chosen])
             yield _chunk(events, chosen)
 
     def _encode(
-        self, stored: list[StoredEvent], position: Position, with_owners: bool
+        self, stored: list[StoredEvent], position: Position, filters: Sequence[EventFilter]
     ) -> tuple[list[StreamEvent], Position]:
+        """Encode events with what these filters ask for."""
+        with_owners = any(each.needs_owners for each in filters)
+        with_producers = any(each.owner for each in filters)
         events, after = [], position
         for event, after in in_order(stored, position):
             if (data := event.parse()) is None:
                 continue
-            tenant, loop = self._owner(data) if with_owners else (None, None)
+            tenant, loop, owner = self._owner(data, with_producers) if with_owners else _NOBODY
             head = f"id: {','.join(after)}\nevent: {data['type']}\n"
             text = event.data
             # Why an item was admitted names other loops, perhaps another tenant's.
@@ -251,14 +265,16 @@ class Broadcast:
                 text = _encoded(data)
             frame = _frame(head, text)
             redacted = frame if "detail" not in data else _frame(head, _without_detail(data))
-            events.append(StreamEvent(data["job"], loop, tenant, frame, redacted))
+            events.append(StreamEvent(data["job"], loop, tenant, owner, frame, redacted))
         return events, after
 
-    def _owner(self, data: dict[str, Any]) -> Owner:
-        """Return whom an event belongs to, from the event or else from its job."""
-        job = str(data["job"])
-        if not job or ("tenant" in data and not is_item(job)):
-            return data.get("tenant"), data.get("loop")
+    def _owner(self, data: dict[str, Any], with_producer: bool) -> Owner:
+        """Return whom an event belongs to, from the event or else from its job or loop."""
+        job, loop = str(data["job"]), data.get("loop")
+        if not job and with_producer and loop:
+            return data.get("tenant"), loop, self._ledger.loop_owner(str(loop))
+        if not job or ("tenant" in data and not is_item(job) and not with_producer):
+            return data.get("tenant"), loop, None
         if job not in self._owners:
             self._owners[job] = self._ledger.job_owner(job)
             while len(self._owners) > _OWNER_CACHE:
@@ -272,6 +288,10 @@ class Broadcast:
         except ValueError as error:
             text = "Last-Event-ID: not the id of an event; leave it out to start now"
             raise invalid(text) from error
+
+
+def _too_many(message: str) -> HttpError:
+    return HttpError(429, "too_many_listeners", message, headers={"Retry-After": "10"})
 
 
 def _frame(head: str, data: str) -> bytes:

@@ -28,6 +28,7 @@ from mulligan.tasks.ports.errors import (
     BlobsUnavailable,
     DamagedRecord,
     LedgerUnavailable,
+    ProcessesBusy,
     StoreUnavailable,
 )
 
@@ -113,9 +114,9 @@ _MEANING = {
     409: "It conflicts with the current state",
     413: "The body is larger than request_cap",
     422: "A value is invalid; the details list every problem",
-    429: "Over the rate limit; see Retry-After",
+    429: "Over the rate limit, or too many listeners or costly checks; see Retry-After",
     500: "A bug, with the id of its log entry, or a damaged record (code `damaged`), with its key",
-    503: "The ledger or the broker is away or refuses, or too many listeners; see Retry-After",
+    503: "The ledger or the broker is away or refuses; see Retry-After",
 }
 
 
@@ -185,7 +186,12 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
         _LOG.error("%s", error)
         return answer(request, HttpError(500, "damaged", str(error)))
 
+    def on_busy(request: Request, error: Exception) -> Response:
+        headers = {"Retry-After": str(_RETRY_SECONDS)}
+        return answer(request, HttpError(429, "busy", str(error), headers=headers))
+
     app.add_exception_handler(HttpError, on_problem)
+    app.add_exception_handler(ProcessesBusy, on_busy)
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(BadInput, on_bad_input)

@@ -23,6 +23,7 @@ from mulligan.workers.contract_models import ContractModels
 from mulligan.workers.ledger.stores.blobs import DirectoryBlobs
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
+from mulligan.workers.sandbox.allowed import program_limits
 from mulligan.workers.sandbox.workspace import pack
 from mulligan.workers.settings.model import Settings, load_settings
 from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
@@ -46,7 +47,8 @@ def check_answer(found: FoundJob, text: str) -> CheckedAnswer:
 
 
 def _check(found: FoundJob, text: str, settings: Settings, blobs: BlobStore) -> CheckedAnswer:
-    verifiers = VerifierRegistry(models=ContractModels(settings.model_modules))
+    limits = program_limits(settings)
+    verifiers = VerifierRegistry(limits=limits, models=ContractModels(settings.model_modules))
     runners = RunnerRegistry(profiles=settings.runners, blobs=blobs)
     check_jobs(
         [found],

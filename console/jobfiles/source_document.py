@@ -17,13 +17,15 @@ from ruamel.yaml.reader import ReaderError
 
 from mulligan.policies.nesting import too_deep
 from mulligan.policies.problem import FieldPath, Problem
+from mulligan.policies.value import shortened
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.yaml_expansion import MAX_VALUES, ExpandsTooMuch, check_expansion
 
 STDIN = "-"
 #: A larger file was probably named by mistake.
 MAX_BYTES = 10_000_000
-#: Aliases can make a small file expand without end.
-MAX_VALUES = 200_000
+#: Bits of a whole number of about 1,000 digits. Longer ones cannot be written as JSON.
+_MAX_BITS = 3_300
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,10 @@ def _yaml(text: str, name: str) -> tuple[Any, Node | None]:
     yaml.Constructor = _Constructor
     try:
         root = yaml.compose(text)
+        check_expansion(root)
         return (None if root is None else yaml.constructor.construct_document(root)), root
+    except ExpandsTooMuch as error:
+        raise _bad(name, str(error)) from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         message = f"broken YAML: the character {error.character!r} is not allowed"
@@ -203,13 +208,16 @@ def _check(data: Any, root: Node | None, name: str) -> None:
         elif isinstance(value, list):
             waiting += [((*path, index), item) for index, item in enumerate(value)]
         elif not _plain(value):
-            raise _bad(name, f"{value!r} cannot be kept as JSON", line_of(root, path)[0])
+            shown = "so long a number" if isinstance(value, int) else shortened(repr(value), 80)
+            raise _bad(name, f"{shown} cannot be kept as JSON", line_of(root, path)[0])
 
 
 def _plain(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
-    return value is None or isinstance(value, str | bool | int)
+    if isinstance(value, int):
+        return value.bit_length() <= _MAX_BITS
+    return value is None or isinstance(value, str)
 
 
 def is_quoted(root: Node | None, path: FieldPath) -> bool:

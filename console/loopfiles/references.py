@@ -12,13 +12,13 @@ from pydantic import ValidationError, field_validator, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from mulligan.console.jobfiles.source_document import MAX_VALUES
 from mulligan.policies.jobs.job import HALF_A_PAIR, Text, joined_surrogates
 from mulligan.policies.problem import MOST_FOUND, FieldPath, Problem
 from mulligan.policies.suggestions import name_hint
 from mulligan.policies.value import Value
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.yaml_expansion import MAX_VALUES
 
 Scalar = str | int | float | bool
 

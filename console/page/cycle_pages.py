@@ -31,7 +31,9 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
         since = now - _DAYS * 86400
         counted = ledger.cycle_rows.newest(since=since, limit=_MAX_COUNTED, tenant=caller.tenant)
         found = ledger.cycles(since=since, limit=_MAX_READ, tenant=caller.tenant)
-        matching = [each for each in found if status in ("", each.status.value)]
+        owned = ledger.owned([each.job_id for each in found], caller.owner)
+        shown = [each for each in found if each.job_id in owned]
+        matching = [each for each in shown if status in ("", each.status.value)]
         return page(
             request,
             "cycles.html",

@@ -15,10 +15,11 @@ from starlette.responses import HTMLResponse
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.routes.edit_routes import (
     Reader,
-    edit_engine,
     find_edit,
     find_session,
     find_waiting,
+    recent_sessions,
+    visible_deltas,
     workspace_of,
 )
 from mulligan.console.page.job_story_page import DiffLine
@@ -67,23 +68,22 @@ class EffectRow:
 def add(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/edits")
     def edits(request: Request, caller: Reader) -> HTMLResponse:
-        sessions = edit_engine(context).sessions
-        recent, unreadable = sessions.read_recent(limit=_MAX_SESSIONS)
+        recent, unreadable = recent_sessions(context, caller, limit=_MAX_SESSIONS)
         return page(
             request,
             "edits.html",
             caller=caller,
-            waiting=find_waiting(context),
+            waiting=find_waiting(context, caller),
             sessions=[(each, workspace_of(context, each), _counts(each)) for each in recent],
             unreadable=unreadable,
-            measured=_with_bars(sessions.deltas(limit=_MAX_MEASURED)),
+            measured=_with_bars(visible_deltas(context, caller, limit=_MAX_MEASURED)),
             now=context.ledger.now(),
             marks=_MARKS,
         )
 
     @router.get("/edits/{session}")
     def session(request: Request, caller: Reader, session: str) -> HTMLResponse:
-        found = find_session(context, session)
+        found = find_session(context, caller, session)
         scale = max([_scale(outcome) for outcome in found.outcomes], default=0.0)
         return page(
             request,
@@ -104,7 +104,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
 
     @router.get("/edits/{session}/{edit}")
     def edit(request: Request, caller: Reader, session: str, edit: str) -> HTMLResponse:
-        found = find_session(context, session)
+        found = find_session(context, caller, session)
         record = find_edit(found, edit)
         return page(
             request,
@@ -117,7 +117,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             edit_status=_status(found, record),
             diff=_diff_lines(record.diff) if caller.texts else [],
             effects=_effect_rows(record, found.benchmark.max_regression),
-            similar=_similar(context, found, record),
+            similar=_similar(visible_deltas(context, caller), found, record),
             payload=_payload(record) if caller.texts else None,
             now=context.ledger.now(),
             marks=_MARKS,
@@ -212,7 +212,7 @@ def _with_bars(
 
 
 def _similar(
-    context: ConsoleContext, session: EditSession, record: EditRecord
+    deltas: Sequence[EditDelta], session: EditSession, record: EditRecord
 ) -> list[tuple[EditDelta, Markup, str]]:
     """Return the effects of other edits with the same target, newest first."""
     target = record.edit.expected_improvement
@@ -220,7 +220,7 @@ def _similar(
         return []
     found = [
         delta
-        for delta in edit_engine(context).sessions.deltas()
+        for delta in deltas
         if target in delta.cluster_deltas
         and delta.cluster == target
         and (delta.session, delta.edit_id) != (session.id, record.edit.id)

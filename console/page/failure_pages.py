@@ -46,6 +46,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             window=window,
             tenant=caller.tenant_filter(tenant),
             bound=caller.tenant is not None,
+            owner=caller.owner,
             max_failures=_MAX_SIGNATURES,
         )
         return page(
@@ -74,6 +75,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             window=window,
             tenant=caller.tenant_filter(tenant),
             texts=caller.texts,
+            owner=caller.owner,
         )
         if report is None:
             raise not_found(f"failure {signature!r} in the last {window}")

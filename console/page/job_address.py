@@ -25,7 +25,7 @@ def address_of(context: ConsoleContext, caller: Caller, text: str) -> str | None
     if (match := _USER_TASK_ID.match(text)) is None:
         return None
     job_id = context.ledger.user_task_id(match[1])
-    found = context.ledger.find_jobs([job_id], tenant=caller.tenant)
+    found = context.ledger.find_jobs([job_id], tenant=caller.tenant, owner=caller.owner)
     return _address(job_id, match[2]) if found else None
 
 

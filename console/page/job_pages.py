@@ -66,6 +66,7 @@ def _job_filter(caller: Caller, name: str, state: str, task_type: str, label: st
         task_type=task_type.strip() or None,
         labels=parse_labels([label.strip()] if label.strip() else []),
         tenant=caller.tenant,
+        owner=caller.owner,
     )
 
 

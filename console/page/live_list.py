@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,28 +44,41 @@ class Row:
         return f"{self.job}-{self.attempt}" if self.attempt else ""
 
 
-def newest(context: ConsoleContext, *, tenant: str | None) -> tuple[Sequence[Row], str]:
+def newest(
+    context: ConsoleContext, *, tenant: str | None, owner: str | None = None
+) -> tuple[Sequence[Row], str]:
     """Return the first rows and the id of the newest event.
 
-    For all tenants this is one round trip per partition. For one tenant it may be more, because
-    the newest events may belong to others.
+    For all tenants this is one round trip per partition. For one tenant or producer it may be
+    more, because the newest events may belong to others.
     """
+
+    def rows_of(events: Iterable[Event]) -> Sequence[Row]:
+        rows = fold(events, tenant=tenant)
+        owned = context.ledger.owned([row.job for row in rows], owner)
+        return [row for row in rows if row.job in owned]
+
     streams = context.ledger.event_streams
+    all_rows = tenant is None and owner is None
     found: list[Event] = []
     for partition in range(streams.count):
-        found += _newest_of(streams, partition, tenant)
+        found += _newest_of(streams, partition, None if all_rows else rows_of)
     found.sort(key=lambda event: event_order(event[0]))
-    return fold(found, tenant=tenant)[:ROWS], found[-1][0] if found else ""
+    return rows_of(found)[:ROWS], found[-1][0] if found else ""
 
 
-def _newest_of(streams: EventStreams, partition: int, tenant: str | None) -> list[Event]:
-    """Return the newest events of a partition, newest first, enough for the rows of a tenant."""
+def _newest_of(
+    streams: EventStreams,
+    partition: int,
+    rows_of: Callable[[Iterable[Event]], Sequence[Row]] | None,
+) -> list[Event]:
+    """Return the newest events of a partition, newest first, enough for the rows of a listener."""
     found: list[Event] = []
     before = None
     while True:
         events = streams.latest(partition, limit=_EVENTS, before=before)
         found += [(each.id, data) for each in events if (data := each.parse()) is not None]
-        enough = tenant is None or len(fold(reversed(found), tenant=tenant)) >= ROWS
+        enough = rows_of is None or len(rows_of(reversed(found))) >= ROWS
         if enough or len(events) < _EVENTS or len(found) >= MAX_EVENTS:
             return found
         before = events[-1].id

@@ -55,7 +55,11 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
     def loops(request: Request, caller: Reader, state: Text = "") -> HTMLResponse:
         chosen: LoopState | None = next((each for each in LOOP_STATES if each == state), None)
         found = list_loops(
-            context.services.loops, tenant=caller.tenant, state=chosen, limit=_LOOPS + 1
+            context.services.loops,
+            tenant=caller.tenant,
+            owner=caller.owner,
+            state=chosen,
+            limit=_LOOPS + 1,
         )
         return page(
             request,
@@ -101,7 +105,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             following=_page(name, state, following) if following < len(specs) else None,
             state=state,
             item_states=SHOWN_STATES,
-            log=read_log(services, name, limit=_NOTES, tenant=caller.tenant),
+            log=read_log(services, name, limit=_NOTES, tenant=caller.tenant, owner=caller.owner),
             now=now,
         )
 

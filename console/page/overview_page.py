@@ -40,10 +40,19 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
         shown = caller.tenant_filter(tenant)
         chosen = shown if caller.tenant is None else None
         bound = caller.tenant is not None
-        figures = overview(context.services, context.app, window=window, tenant=shown, bound=bound)
+        figures = overview(
+            context.services,
+            context.app,
+            window=window,
+            tenant=shown,
+            bound=bound,
+            owner=caller.owner,
+        )
         # The script updates the list itself: only the whole page contains one.
         is_fragment = FRAGMENT_HEADER in request.headers
-        rows, after = ((), "") if is_fragment else live.newest(context, tenant=shown)
+        rows, after = (
+            ((), "") if is_fragment else live.newest(context, tenant=shown, owner=caller.owner)
+        )
         label = f"{context.settings.tenant_label}:{chosen}" if chosen else None
         return page(
             request,

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse
 
 from mulligan.console.http.access import Caller, csrf_token
 from mulligan.console.page import elements
+from mulligan.console.page.visible_controls import with_visible_controls
 from mulligan.console.reports import charts
 from mulligan.policies.figures import format as formatter
 from mulligan.policies.figures.waiting_words import waiting_words
@@ -63,6 +64,7 @@ def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("mulligan.console.page"),
         autoescape=True,
+        finalize=with_visible_controls,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -25,19 +25,21 @@ def failures_report(
     window: str,
     choice: RankingFilter,
     limit: int,
+    owner: str | None = None,
 ) -> dict[str, Any]:
-    """Report the most frequent signatures first."""
+    """Report the most frequent signatures first. ``owner``: a producer; its jobs are examples."""
     now = ledger.now()
     found = figures.window(parse_window(window), now=now)
     ranked = rank(rows_of(found.buckets), rows_of(found.before), choice=choice, limit=limit)
     groups = ledger.groups_of([each.signature for each in ranked])
-    return {
-        **_head(found, window, now),
-        "failures": [
-            _row(each, found, groups.get(each.signature), now=now, tenant=choice.tenant)
-            for each in ranked
-        ],
-    }
+    failures = [
+        _row(each, found, groups.get(each.signature), now=now, tenant=choice.tenant)
+        for each in ranked
+    ]
+    owned = ledger.owned([row["example"] for row in failures if row["example"]], owner)
+    for row in failures:
+        row["example"] = row["example"] if row["example"] in owned else None
+    return {**_head(found, window, now), "failures": failures}
 
 
 def failure_report(
@@ -48,8 +50,12 @@ def failure_report(
     window: str,
     tenant: str | None,
     texts: bool,
+    owner: str | None = None,
 ) -> dict[str, Any] | None:
-    """Report one signature with its explanation; None if the tenant never had it."""
+    """Report one signature with its explanation; None if the tenant never had it.
+
+    ``owner``: a producer. It reads nothing that quotes the answer to another one's job.
+    """
     now = ledger.now()
     found = figures.window(parse_window(window), now=now)
     choice = RankingFilter(tenant=tenant, signature=signature)
@@ -63,6 +69,10 @@ def failure_report(
     row = _row(one, found, group, now=now, tenant=tenant)
     example = example_of(found, signature, tenant)
     failure = figures.failure(example) if example else None
+    if example and not ledger.owned([example.partition("/")[0]], owner):
+        texts = False
+    if row["example"] and not ledger.owned([row["example"]], owner):
+        row["example"] = None
     return {
         **_head(found, window, now),
         **row,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mulligan.console.reports.overview_figures import (
@@ -38,11 +39,13 @@ def overview(
     window: str = "1h",
     tenant: str | None = None,
     bound: bool = False,
+    owner: str | None = None,
     max_failures: int = 8,
 ) -> Overview:
     """Return the figures of a window, for one tenant or for all; raise BadInput for a bad window.
 
     ``bound``: the reader may know only this tenant, so the result shows nothing about others.
+    ``owner``: the reader is a producer, and sees only its own jobs as examples.
     """
     seconds = parse_window(window)
     settings = services.live.current()
@@ -52,6 +55,10 @@ def overview(
     buckets = condensed(found.buckets)
     rows = [bucket.rows for bucket in buckets]
     failures, more = top_failures(figures, found, tenant=tenant, limit=max_failures)
+    owned = services.ledger.owned([each.example for each in failures if each.example], owner)
+    failures = tuple(
+        each if each.example in owned else replace(each, example="") for each in failures
+    )
     return Overview(
         at=now.at,
         window=window,

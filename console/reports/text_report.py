@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from mulligan.console.reports.report_view import ChangeChart, ReportTable, ReportView
 from mulligan.policies.figures.format import change
+from mulligan.policies.terminal_text import terminal_json
 
 #: Half the width of a chart of changes, in characters.
 _HALF = 20
@@ -14,7 +15,7 @@ _MARKDOWN_MARKS = ("\\", "|", "`", "*", "_", "[", "]", "<", ">")
 
 
 def as_json(view: ReportView) -> str:
-    return json.dumps(view.document, indent=2, ensure_ascii=False) + "\n"
+    return terminal_json(json.dumps(view.document, indent=2, ensure_ascii=False)) + "\n"
 
 
 # -- terminals -------------------------------------------------------------------------------------

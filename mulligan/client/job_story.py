@@ -38,7 +38,8 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
     if attempt.answer is not None:
         yield f"  answered: {shortened(' '.join(attempt.answer.split()), _ANSWER)}"
     for check in attempt.checks:
-        yield f"  {_MARKS[check.status]} {check.verifier}  {check.summary}".rstrip()
+        inside = "  in_process" if check.in_process else ""
+        yield f"  {_MARKS[check.status]} {check.verifier}  {check.summary}".rstrip() + inside
         yield from (f"      {error}" for error in check.errors)
     if attempt.decision:
         yield f"  then: {attempt.decision}"

@@ -134,7 +134,7 @@ class Result(Generic[T]):
         if not self.view.job.verifiers or not _wants_json(self.view):
             return cast(T, text)
         truncated = bool(self.best and self.best.output and self.best.output.truncated)
-        found = extract_json(text, truncated=truncated)
+        found = extract_json(text, truncated=truncated, repair=_repair_json)
         if self.returns is None or isinstance(self.returns, Mapping):
             return cast(T, found.value)
         return cast(T, self._model_of(self.returns, found.value))
@@ -184,3 +184,9 @@ class Result(Generic[T]):
 
 def _wants_json(view: JobView) -> bool:
     return any(spec.id in _JSON for spec in view.job.verifiers)
+
+
+def _repair_json(text: str) -> str | None:
+    from mulligan.workers.verifiers.json_text import repair_json_text  # few answers need it
+
+    return repair_json_text(text)

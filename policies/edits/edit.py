@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -12,6 +12,9 @@ from pydantic import Field, model_validator
 
 from mulligan.policies.edits.parse_diff import parse
 from mulligan.policies.edits.patch import PatchError
+from mulligan.policies.edits.self_running import any_runs_by_itself
+from mulligan.policies.jobs.job import HALF_A_PAIR
+from mulligan.policies.nesting import too_deep
 from mulligan.policies.problem import FieldError
 from mulligan.policies.value import Json, Value
 
@@ -53,10 +56,14 @@ class AutonomyMode(StrEnum):
     MANUAL = "manual"
 
 
+#: The entry in the table of tiers for files that run by themselves, whatever the operation.
+SELF_RUNNING_FILE = "self_running_file"
+
 _STRICTNESS = (EditRiskTier.AUTO, EditRiskTier.REVIEW, EditRiskTier.MANUAL)
 
 #: The tier of each operation. Configuration may change it; an edit may only make it stricter.
-#: A diff that deletes or renames files has at least the tier of delete_file, see ``tier_of``.
+#: A diff that deletes or renames files has at least the tier of delete_file, and an edit of a file
+#: that runs by itself at least that of SELF_RUNNING_FILE, see ``tier_of``.
 TIERS: dict[str, EditRiskTier] = {
     EditOp.SET_MODEL_FOR_QUERY_CLASS: EditRiskTier.AUTO,
     EditOp.SET_MODEL_PARAM: EditRiskTier.AUTO,
@@ -76,8 +83,15 @@ TIERS: dict[str, EditRiskTier] = {
     EditOp.DELETE_FILE: EditRiskTier.REVIEW,
     EditOp.EDIT_PYTHON: EditRiskTier.AUTO,
     EditOp.RUN_FORMATTER: EditRiskTier.AUTO,
+    SELF_RUNNING_FILE: EditRiskTier.REVIEW,
 }
 _UNKNOWN_OP_TIER = EditRiskTier.REVIEW
+#: A longer diff is not read for its tier: it counts as if it did everything.
+_MAX_READ = 1_000_000
+
+#: Levels of a plan. A session, which contains its edits, must be readable with room to spare.
+_MAX_LEVELS = 100
+_TOO_DEEP = f"a payload is nested too deeply; a plan may have {_MAX_LEVELS} levels"
 
 EditId = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w][\w.-]*$")]
 
@@ -125,9 +139,12 @@ class EditPlan(Value):
                 raise FieldError(("edits", index, "id"), f"{edit.id!r} is used twice")
             ids.add(edit.id)
         try:
-            self.model_dump_json()
-        except ValueError:
-            raise FieldError("edits", "a text contains half a surrogate pair") from None
+            text = self.model_dump_json()
+        except ValueError as error:
+            problem = _TOO_DEEP if "depth" in str(error) else f"a text {HALF_A_PAIR}"
+            raise FieldError("edits", problem) from None
+        if too_deep(text, _MAX_LEVELS):
+            raise FieldError("edits", _TOO_DEEP)
         return self
 
 
@@ -146,6 +163,7 @@ EditReason = Literal[
     "apply_error",
     "no_op",
     "no_scorer",
+    "quarantined",
     "regression",
     "no_improvement",
     "undecided",
@@ -191,15 +209,33 @@ def tier_of(edit: Edit, overrides: Mapping[str, EditRiskTier] | None = None) -> 
     return max(*tiers, edit.risk_tier or EditRiskTier.AUTO, key=_STRICTNESS.index)
 
 
-def _implied_operations(edit: Edit) -> tuple[EditOp, ...]:
-    """Return the operations that an edit performs under another name: a diff may delete files."""
-    diff = edit.payload.get("diff")
-    if edit.op != EditOp.PATCH_FILE or not isinstance(diff, str):
-        return ()
-    try:
-        return (EditOp.DELETE_FILE,) if parse(diff).removed_paths else ()
-    except PatchError:
-        return ()  # the applier refuses it anyway
+def tier_of_changes(
+    tier: EditRiskTier, paths: Iterable[str], overrides: Mapping[str, EditRiskTier]
+) -> EditRiskTier:
+    """Return the tier of an edit that turns out to change these files."""
+    if not any_runs_by_itself(paths):
+        return tier
+    table = {**TIERS, **overrides}
+    return max(tier, table[SELF_RUNNING_FILE], key=_STRICTNESS.index)
+
+
+def _implied_operations(edit: Edit) -> tuple[str, ...]:
+    """Return what an edit does under another name: a diff may delete files, and any operation may
+    name a file that runs by itself."""
+    removed, named = set[str](), {edit.target}
+    diff, to = edit.payload.get("diff"), edit.payload.get("to")
+    if edit.op == EditOp.PATCH_FILE and isinstance(diff, str):
+        if len(diff) > _MAX_READ:
+            return (EditOp.DELETE_FILE, SELF_RUNNING_FILE)
+        try:
+            parsed = parse(diff)
+        except PatchError:
+            return ()  # the applier refuses it anyway
+        removed, named = parsed.removed_paths, named | parsed.paths
+    if edit.op == EditOp.RENAME_FILE and isinstance(to, str):
+        named.add(to)
+    runs = (SELF_RUNNING_FILE,) if any_runs_by_itself(named) else ()
+    return (*((EditOp.DELETE_FILE,) if removed else ()), *runs)
 
 
 def route(

@@ -9,7 +9,7 @@ the matched lines needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -26,6 +26,8 @@ from mulligan.policies.edits.unicode_punctuation import (
 _BLANKS = " \t\r\n"
 _MAX_QUOTED = 100
 _MAX_LISTED = 8
+#: Hunks whose nearest lines are looked up for a message; that compares each line of the file.
+_MAX_EXPLAINED = 10
 
 
 class Tolerance(IntEnum):
@@ -68,6 +70,30 @@ _KEYS: dict[Tolerance, Callable[[str], str]] = {
 }
 
 
+class FileLines(list[str]):
+    """The lines of a file. How each tolerance reads them is computed once, not for every hunk."""
+
+    def __init__(self, lines: Iterable[str] = ()) -> None:
+        super().__init__(lines)
+        self._keys: dict[Tolerance, list[str]] = {}
+        self._starts: dict[Tolerance, dict[str, list[int]]] = {}
+
+    def keys(self, tolerance: Tolerance) -> list[str]:
+        """Return each line as this tolerance reads it."""
+        if tolerance not in self._keys:
+            self._keys[tolerance] = [_KEYS[tolerance](line) for line in self]
+        return self._keys[tolerance]
+
+    def places_of(self, key: str, tolerance: Tolerance) -> Sequence[int]:
+        """Return the indexes of the lines that this tolerance reads as ``key``."""
+        if tolerance not in self._starts:
+            found: dict[str, list[int]] = {}
+            for at, each in enumerate(self.keys(tolerance)):
+                found.setdefault(each, []).append(at)
+            self._starts[tolerance] = found
+        return self._starts[tolerance].get(key, ())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shift:
     """The file's indentation relative to the diff's: more (``adds``) or less (``drops``)."""
@@ -102,11 +128,11 @@ class MisfitHunk(ValueError):
         super().__init__("\n".join(problems))
 
 
-def split_lines(text: str) -> list[str]:
+def split_lines(text: str) -> FileLines:
     """Split at line feeds only; lines keep their endings."""
     lines = text.split("\n")
     kept = [line + "\n" for line in lines[:-1]]
-    return kept + lines[-1:] if lines[-1] else kept
+    return FileLines(kept + lines[-1:] if lines[-1] else kept)
 
 
 def apply_hunks(text: str, hunks: Sequence[Hunk]) -> FittedHunks:
@@ -115,20 +141,18 @@ def apply_hunks(text: str, hunks: Sequence[Hunk]) -> FittedHunks:
     if _all_applied(lines, hunks):
         return FittedHunks(text=text, applied=True)
     found = [_fits(lines, hunk) for hunk in hunks]
-    problems = [
-        _misfit_message(lines, hunk)
-        for hunk, places in zip(hunks, found, strict=True)
-        if not places
-    ]
-    if problems:
-        raise MisfitHunk(*problems)
+    misfits = [hunk for hunk, places in zip(hunks, found, strict=True) if not places]
+    if misfits:
+        explained = [_misfit_message(lines, hunk) for hunk in misfits[:_MAX_EXPLAINED]]
+        more = [f"{_name(hunk)} does not fit" for hunk in misfits[_MAX_EXPLAINED:]]
+        raise MisfitHunk(*explained, *more)
     chosen = _place_in_order(hunks, found)
     respelled = [_respell_added(lines, *pair) for pair in zip(hunks, chosen, strict=True)]
     used = _tolerances(lines, hunks, chosen) + ((RESPELLED,) if respelled != list(hunks) else ())
     return FittedHunks(text=_rebuild(lines, respelled, chosen), tolerances=used)
 
 
-def find_block(lines: Sequence[str], block: Sequence[str], tolerance: Tolerance) -> list[LinePlace]:
+def find_block(lines: FileLines, block: Sequence[str], tolerance: Tolerance) -> list[LinePlace]:
     """Return every place where a block of whole lines fits with exactly this tolerance."""
     if not block or len(block) > len(lines):
         return []
@@ -136,11 +160,11 @@ def find_block(lines: Sequence[str], block: Sequence[str], tolerance: Tolerance)
     block_keys = [key(line) for line in block]
     if not any(block_keys) and tolerance is not Tolerance.EXACT:
         return []  # blank lines alone identify no place
-    keys = [key(line) for line in lines]
+    keys = lines.keys(tolerance)
     starts = [
         start
-        for start in range(len(lines) - len(block) + 1)
-        if keys[start] == block_keys[0] and keys[start : start + len(block)] == block_keys
+        for start in lines.places_of(block_keys[0], tolerance)
+        if keys[start : start + len(block)] == block_keys
     ]
     if tolerance < Tolerance.INDENTATION:
         return [LinePlace(start=start, tolerance=tolerance) for start in starts]
@@ -177,8 +201,10 @@ def tolerances_used(actual: Sequence[str], block: Sequence[str], shift: Shift) -
 def nearest_lines(lines: Sequence[str], block: Sequence[str]) -> str:
     """Return the lines of a file that look most like a block, with their numbers, for a message."""
     start = _nearest_start(lines, block)
-    if start is None:
-        return ""
+    return "" if start is None else _quote_lines(lines, block, start)
+
+
+def _quote_lines(lines: Sequence[str], block: Sequence[str], start: int) -> str:
     end = min(start + min(max(len(block), 3), _MAX_LISTED), len(lines))
     return "; ".join(f"{at + 1}: {quote_line(lines[at])}" for at in range(start, end))
 
@@ -221,7 +247,7 @@ def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
-def _fits(lines: Sequence[str], hunk: Hunk) -> list[LinePlace]:
+def _fits(lines: FileLines, hunk: Hunk) -> list[LinePlace]:
     """Return the places of a hunk with the strictest tolerance that finds any."""
     if not hunk.old:
         # Without context, the place is unambiguous only in an empty file.
@@ -365,7 +391,7 @@ def _tolerances(
     return tuple(name for name in TOLERANCE_NAMES.values() if name in used)
 
 
-def _all_applied(lines: Sequence[str], hunks: Sequence[Hunk]) -> bool:
+def _all_applied(lines: FileLines, hunks: Sequence[Hunk]) -> bool:
     """Return whether the file has the result of every hunk, in order."""
     end = 0
     for hunk in hunks:
@@ -376,7 +402,7 @@ def _all_applied(lines: Sequence[str], hunks: Sequence[Hunk]) -> bool:
     return True
 
 
-def _applied_at(lines: Sequence[str], hunk: Hunk) -> list[int]:
+def _applied_at(lines: FileLines, hunk: Hunk) -> list[int]:
     """Return where the file has the result of a hunk. Return nothing if the hunk may still have to
     be applied: the file has the lines that it removes, or its context also occurs elsewhere."""
     unapplied = [place.start for place in _fits(lines, hunk)]
@@ -390,7 +416,7 @@ def _applied_at(lines: Sequence[str], hunk: Hunk) -> list[int]:
     return []
 
 
-def _misfit_message(lines: Sequence[str], hunk: Hunk) -> str:
+def _misfit_message(lines: FileLines, hunk: Hunk) -> str:
     """Say why a hunk does not fit: the line it expects, the line found, and the nearest lines."""
     name = _name(hunk)
     if not hunk.old:
@@ -405,7 +431,7 @@ def _misfit_message(lines: Sequence[str], hunk: Hunk) -> str:
     actual = quote_line(lines[number]) if number < len(lines) else "the end of the file"
     return (
         f"{name} does not fit: expected {quote_line(expected)}, but line {number + 1} is {actual}."
-        f" Nearest lines: {nearest_lines(lines, hunk.old)}"
+        f" Nearest lines: {_quote_lines(lines, hunk.old, start)}"
     )
 
 

@@ -29,6 +29,8 @@ _NEXT_COMMIT = re.compile(r"(?:commit|From) [0-9a-f]{7,}")
 _ESCAPE = re.compile(rb'\\([0-7]{3}|[abtnvfr"\\])')
 _ESCAPE_LETTERS = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))
 _NO_NEWLINE = "\\"
+#: The length of the longest two paths that a file system takes.
+_MAX_NAMES = 8_200
 _MARKS = (" ", "+", "-")
 #: An empty context line that lost its mark.
 _EMPTY = ("\n", "\r\n")
@@ -41,7 +43,10 @@ _SPECIAL_MODE = re.compile(
 def parse(text: str) -> ParsedDiff:
     """Return the files and hunks of a diff. Raises PatchError if it cannot be read."""
     lines, fenced = _inside_fences(_split(text))
-    files = _Reader(lines).read()
+    try:
+        files = _Reader(lines).read()
+    except UnicodeEncodeError:
+        raise PatchError("a file name in the diff is not Unicode text") from None
     if not files:
         raise PatchError(
             "the text contains no unified diff: write '--- a/FILE', '+++ b/FILE' and '@@' hunks"
@@ -111,6 +116,8 @@ def _git_names(line: str) -> tuple[str, ...]:
     if rest.startswith('"') or rest.endswith('"'):
         found = re.match(r'("(?:[^"\\]|\\.)*"|\S.*?) ("(?:[^"\\]|\\.)*"|\S.*)$', rest)
         return (unquote_name(found[1]), unquote_name(found[2])) if found else ()
+    if len(rest) > _MAX_NAMES:
+        return ()
     words = rest.split(" ")
     for cut in range(1, len(words)):
         old, new = " ".join(words[:cut]), " ".join(words[cut:])

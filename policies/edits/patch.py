@@ -15,7 +15,7 @@ PREFIXES = ("a/", "b/", "i/", "w/", "c/", "o/")
 _PLACEHOLDERS = frozenset(
     {"original", "modified", "old", "new", "before", "after", "file", "current", "updated"}
 )
-_RANGE = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_RANGE = re.compile(r"@@ -\d+(?:,(\d{1,9}))? \+\d+(?:,(\d{1,9}))? @@")
 
 
 class PatchError(ValueError):

@@ -36,6 +36,8 @@ LINE_ENDINGS = "line endings"
 #: A shorter replacement may be in the text by coincidence.
 _MIN_EVIDENCE = 20
 _MAX_LISTED = 8
+#: Beyond this, occurrences are neither counted nor listed.
+_MAX_HITS = 1_000
 
 
 def replace_text(text: str, search: str, replace: str, count: Count | None = None) -> FittedHunks:
@@ -70,10 +72,10 @@ def _replace(text: str, search: str, replace: str, count: Count | None) -> Fitte
 
 
 def _hits(text: str, search: str) -> list[int]:
-    """Return where the search text occurs, including overlapping places."""
-    found = []
+    """Return where the search text occurs, including overlapping places, up to a limit."""
+    found: list[int] = []
     start = text.find(search)
-    while start >= 0:
+    while start >= 0 and len(found) < _MAX_HITS:
         found.append(start)
         start = text.find(search, start + 1)
     return found
@@ -165,13 +167,21 @@ def _replace_block(
 
 
 def _numbers(text: str, hits: Sequence[int]) -> str:
-    numbers = dict.fromkeys(str(text.count("\n", 0, hit) + 1) for hit in hits)
-    return ", ".join(list(numbers)[:_MAX_LISTED])
+    numbers: list[int] = []
+    line, at = 1, 0
+    for hit in hits:
+        line, at = line + text.count("\n", at, hit), hit
+        if line not in numbers:
+            numbers.append(line)
+        if len(numbers) == _MAX_LISTED:
+            break
+    return ", ".join(map(str, numbers))
 
 
 def _ambiguous(times: int, where: str) -> MisfitHunk:
+    often = f"at least {times}" if times >= _MAX_HITS else f"{times}"
     return MisfitHunk(
-        f"the search text occurs {times} times (lines {where}): give more of the lines around it,"
+        f"the search text occurs {often} times (lines {where}): give more of the lines around it,"
         " or count"
     )
 

@@ -10,7 +10,7 @@ edit is not measured: it goes from baseline to ready.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from mulligan.policies.edits.edit import (
     tier_of,
 )
 from mulligan.policies.edits.suite import Suite, SuiteRuns, SuiteScores
+from mulligan.policies.jobs.job import joined_surrogates
 from mulligan.policies.value import Value
 
 #: The maximum length of a diff kept for reviewers, in characters.
@@ -112,6 +113,8 @@ class EditSession(Value):
     created_at: datetime
     updated_at: datetime
     by: str | None = None
+    #: The producer that submitted it over HTTP; nobody's if a command or a person did.
+    owner: str | None = None
     #: The job that wrote the plan, and the one that corrects it.
     author: str | None = None
     correction: str | None = None
@@ -153,6 +156,7 @@ class EditSession(Value):
 
     def fitting(self, diff: str) -> str:
         """Cut a diff after a line, so that all diffs of the session fit."""
+        diff = joined_surrogates(diff)
         room = SESSION_CAP - sum(len(record.diff) for record in self.records)
         room = max(min(DIFF_CAP, room), _DIFF_LEAST)
         if len(diff) <= room:
@@ -172,9 +176,14 @@ class EditSession(Value):
 
     def decided(self, index: int, outcome: EditOutcome, **more: Any) -> EditSession:
         """Return the session with an edit's outcome, ready for the next edit."""
-        notes = tuple(dict.fromkeys((*self.records[index].notes, *outcome.notes)))
+        notes = dict.fromkeys((*self.records[index].notes, *outcome.notes))
+        # A file's name need not be Unicode, but what is stored must be.
+        texts = {
+            "notes": tuple(map(joined_surrogates, notes)),
+            "error": None if outcome.error is None else joined_surrogates(outcome.error),
+        }
         moved = self.moved(phase="ready", at=None, trial=None)
-        return moved.recorded(index, outcome=outcome.model_copy(update={"notes": notes}), **more)
+        return moved.recorded(index, outcome=outcome.model_copy(update=texts), **more)
 
 
 def records_of(
@@ -209,12 +218,14 @@ def diff_of(
     *,
     old_mode: int | None = None,
     mode: int | None = None,
+    matched: bool = True,
 ) -> str:
     """Return the change of one file as a unified diff. ``old_mode``: the permission bits of an
-    existing file; ``mode``: those afterwards, None if they stay."""
+    existing file; ``mode``: those afterwards, None if they stay. Without ``matched``, all lines
+    from the first changed one to the last are removed and added again: that takes little time."""
     modes = _mode_lines(before is None, after is None, old_mode, mode)
     head = "".join([f"diff --git a/{path} b/{path}\n", *modes]) if modes else ""
-    return head + _lines_of(path, before, after)
+    return head + _lines_of(path, before, after, matched=matched)
 
 
 def _mode_lines(new: bool, gone: bool, old_mode: int | None, mode: int | None) -> list[str]:
@@ -228,7 +239,7 @@ def _mode_lines(new: bool, gone: bool, old_mode: int | None, mode: int | None) -
     return [f"old mode 100{old:03o}\n", f"new mode 100{now:03o}\n"] if now != old else []
 
 
-def _lines_of(path: str, before: bytes | None, after: bytes | None) -> str:
+def _lines_of(path: str, before: bytes | None, after: bytes | None, *, matched: bool) -> str:
     if before == after:
         return ""
     old, new = f"a/{path}" if before is not None else "/dev/null", f"b/{path}"
@@ -243,8 +254,23 @@ def _lines_of(path: str, before: bytes | None, after: bytes | None) -> str:
         return f"--- {old}\n+++ {new}\nToo large to show: {len(texts[0])} → {len(texts[1])}\n"
     # Only "\n" ends a line: a form feed, say, is part of one.
     lines = [[f"{line}\n" for line in t.split("\n")[:-1]] + _rest(t) for t in texts]
-    diff = difflib.unified_diff(lines[0], lines[1], old, new)
+    diff = (difflib.unified_diff if matched else _one_hunk)(lines[0], lines[1], old, new)
     return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in diff)
+
+
+def _one_hunk(before: list[str], after: list[str], old: str, new: str) -> Iterator[str]:
+    """Yield a unified diff without context whose only hunk has every line that may differ."""
+    shortest = min(len(before), len(after))
+    head = next((n for n in range(shortest) if before[n] != after[n]), shortest)
+    shortest -= head
+    tail = next((n for n in range(shortest) if before[-1 - n] != after[-1 - n]), shortest)
+    removed, added = (lines[head : len(lines) - tail] for lines in (before, after))
+    starts = [head + 1 if lines else head for lines in (removed, added)]
+    yield f"--- {old}\n"
+    yield f"+++ {new}\n"
+    yield f"@@ -{starts[0]},{len(removed)} +{starts[1]},{len(added)} @@\n"
+    yield from (f"-{line}" for line in removed)
+    yield from (f"+{line}" for line in added)
 
 
 def _rest(text: str) -> list[str]:

@@ -52,7 +52,7 @@ class Alert(Value):
     #: When it was noticed, in seconds since 1970.
     at: float
     count: int
-    #: What the ledger knows about what happened: escalations, a breaker, a job or a loop.
+    #: What the ledger knows about what happened: escalations, an edit, a breaker, a job or a loop.
     about: dict[str, Any]
 
 
@@ -72,6 +72,8 @@ def alert_text(alert: Alert) -> str:
     """Return one line for people. It never quotes a prompt or an answer."""
     about = alert.about
     match alert.event:
+        case "escalated" if "edit" in about:
+            return f"edit {about.get('session')}/{about['edit']} is quarantined: its processes died"
         case "escalated":
             what = about.get("kind") or about.get("reason")
             return f"{_jobs(alert.count)} escalated: {what}{_types(about)}"
@@ -135,6 +137,9 @@ def console_link(alert: Alert, places: AlertLinks) -> str:
     """Return the URL of the console's page about this alert."""
     about = alert.about
     match alert.event:
+        case "escalated" if "edit" in about:
+            path = quote(f"{about['session']}/{about['edit']}")
+            return f"{places.console}/edits/{path}"
         case "escalated" | "budget_exhausted":
             return f"{places.console}/escalations?signature={quote(str(about['signature']), '')}"
         case "job_finished":

@@ -101,6 +101,8 @@ class VerificationResult(Value):
     elapsed_seconds: float = Field(default=0.0, ge=0)
     #: 0 to 100. None means 100 for a pass and 0 for a failure; a skipped verifier has no score.
     score: float | None = Field(default=None, ge=0, le=100)
+    #: Whether the answer ran in the process that reached this verdict, and so might have forged it.
+    in_process: bool = False
 
 
 class ParseFailure(Value):

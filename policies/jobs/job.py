@@ -312,12 +312,12 @@ class Decoding(Value):
 
 
 def _plausible(tokens: int | None) -> int | None:
-    return tokens if tokens is not None and 0 <= tokens <= _MOST_TOKENS else None
+    return tokens if tokens is not None and 0 <= tokens <= MOST_TOKENS else None
 
 
 #: Tokens as a provider counted them. An impossible number is unknown: the answer was paid for.
 _Tokens = Annotated[int | None, AfterValidator(_plausible)]
-_MOST_TOKENS = 10**12
+MOST_TOKENS = 10**12
 
 
 class Usage(Value):

@@ -1,4 +1,4 @@
-"""What a job may not contain although its form is right: long names, numbers that JSON lacks.
+"""What a job may not contain although its form is right: long names, impossible numbers.
 
 These are rules for accepting a job, not part of its form: a job that was stored before stays
 readable.
@@ -19,11 +19,15 @@ LONGEST_VALUE = 1000
 #: Patterns of `workspace.protect`, and characters of a path or a pattern.
 MOST_PATTERNS = 200
 LONGEST_PATH = 1000
+#: Seconds of ten years. Later moments have no date on the page, and nobody waits for them.
+MOST_SECONDS = 10 * 365 * 86_400.0
+#: Tokens or units of money of a budget. The ledger's numbers are exact far beyond that.
+MOST_SPENT = 1e12
 
 
 def limit_problems(job: Job) -> list[Problem]:
     """Find everything that is too long, and every number that cannot be stored."""
-    return [*_labels(job), *_names(job), *_workspace(job), *_numbers(job)]
+    return [*_labels(job), *_names(job), *_workspace(job), *_numbers(job), *_amounts(job)]
 
 
 def _labels(job: Job) -> Iterator[Problem]:
@@ -66,6 +70,21 @@ def _numbers(job: Job) -> Iterator[Problem]:
     yield from _not_finite(job.runner.options, ("runner",))
     for index, spec in enumerate(job.verifiers):
         yield from _not_finite(spec.options, ("verifiers", index))
+
+
+def _amounts(job: Job) -> Iterator[Problem]:
+    """Find times and budgets that nobody can mean."""
+    budget, after = job.budget, job.delayed_verification.after
+    yield from _more(budget.tokens, ("budget", "tokens"), MOST_SPENT)
+    yield from _more(budget.money, ("budget", "money"), MOST_SPENT)
+    yield from _more(budget.seconds, ("budget", "seconds"), MOST_SECONDS)
+    yield from _more(after, ("delayed_verification", "after"), MOST_SECONDS)
+    yield from _more(job.deadline, ("deadline",), MOST_SECONDS)
+
+
+def _more(number: float | None, path: FieldPath, most: float) -> Iterator[Problem]:
+    if number is not None and number > most:
+        yield Problem(f"is more than {most:,.0f}", path, "too_long")
 
 
 def _not_finite(value: Any, path: FieldPath) -> Iterator[Problem]:

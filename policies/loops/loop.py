@@ -97,6 +97,8 @@ class LoopRecord:
     reason: str = ""
     paused_by: PausedBy = ""
     tenant: str = ""
+    #: The producer that created it; empty if nobody's token did.
+    owner: str = ""
     #: Distinguishes it from earlier loops of its name.
     uid: str = ""
     #: The content address of its items.
@@ -112,6 +114,10 @@ class LoopRecord:
     planned_at: float | None = None
     #: The loop's place in the shares of its priority (stride scheduling).
     share: float = 0.0
+
+    def is_of(self, tenant: str | None, owner: str | None = None) -> bool:
+        """Whether it belongs to a tenant and to a producer; None stands for all of them."""
+        return tenant in (None, self.tenant) and owner in (None, self.owner)
 
 
 @dataclass(frozen=True, kw_only=True)

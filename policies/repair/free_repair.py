@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import json_repair
@@ -22,10 +22,29 @@ Shape = Literal["empty", "truncated", "fence", "prose", "not_object", "object"]
 
 #: Longer texts are not repaired: json_repair takes more than linear time.
 MAX_REPAIR = 64 * 1024
+#: Texts up to this length are repaired in a quarter of a second, whatever is in them.
+MAX_QUICK_REPAIR = 1024
 #: Restarts of the search for JSON in prose after a bracket that is never closed.
 MAX_RESTARTS = 4
 #: A text with more bracketed pieces is prose about brackets.
 MAX_SPANS = 100
+
+
+#: Repairs the syntax of a JSON text; returns None if that is impossible or takes too long.
+RepairSyntax = Callable[[str], str | None]
+
+
+def repair_syntax(text: str) -> str | None:
+    """Return valid JSON with the same meaning, or None. It may take minutes: see RepairSyntax."""
+    try:
+        return json_repair.repair_json(text, skip_json_loads=True)
+    except (ValueError, RecursionError):
+        return None
+
+
+def quick_repair(text: str) -> str | None:
+    """Repair only what is short."""
+    return repair_syntax(text) if len(text) <= MAX_QUICK_REPAIR else None
 
 
 class JsonExtraction(Value):
@@ -68,7 +87,9 @@ class _Refused(ValueError):
     """A text that must not be repaired, because any value from it would be invented."""
 
 
-def extract_json(text: str, *, truncated: bool) -> JsonExtraction:
+def extract_json(
+    text: str, *, truncated: bool, repair: RepairSyntax = quick_repair
+) -> JsonExtraction:
     """Find the one JSON value of an answer: the whole text, in a fence, in prose, or repaired."""
     body = text.strip("\ufeff \t\r\n")
     if not body:
@@ -81,7 +102,11 @@ def extract_json(text: str, *, truncated: bool) -> JsonExtraction:
         reason = str(error)
     if any(bracket in body for bracket in "{["):
         try:
-            found = _in_fence(body) or _in_prose(body) or (None if truncated else _repaired(body))
+            found = (
+                _in_fence(body)
+                or _in_prose(body)
+                or (None if truncated else _repaired(body, repair))
+            )
         except _Refused as error:
             found, reason = None, str(error)
         if found:
@@ -326,13 +351,15 @@ _GAP = re.compile(
 )
 
 
-def _repaired(body: str) -> JsonExtraction | None:
-    """Repair the text with json_repair and parse it; None if that would invent a value."""
+def _repaired(body: str, repair: RepairSyntax) -> JsonExtraction | None:
+    """Repair the text and parse it; None if that would invent a value."""
     candidate, coercions = _candidate(body)
     if not _is_json_like(candidate) or len(candidate) > MAX_REPAIR or _GAP.search(candidate):
         return None
+    repaired = repair(candidate)
+    if repaired is None:
+        return None
     try:
-        repaired = json_repair.repair_json(candidate, skip_json_loads=True)
         value = _loads(repaired)
     except (ValueError, RecursionError):
         return None

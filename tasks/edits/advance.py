@@ -18,6 +18,7 @@ from mulligan.policies.edits.edit import (
     EditStatus,
     HoldForReview,
     route,
+    tier_of_changes,
 )
 from mulligan.policies.edits.gate import (
     Comparison,
@@ -29,6 +30,7 @@ from mulligan.policies.edits.gate import (
 )
 from mulligan.policies.edits.session import EditSession, EditTrial, diff_of
 from mulligan.policies.edits.suite import Suite
+from mulligan.policies.jobs.job import joined_surrogates
 from mulligan.tasks.ports.appliers import (
     ApplyContext,
     EditApplier,
@@ -76,6 +78,18 @@ class EditTree(Protocol):
         ...
 
 
+def diff_of_changes(
+    changes: Sequence[FileChange], modes: Mapping[str, int | None], *, matched: bool = True
+) -> str:
+    """Return changes as a unified diff. ``modes``: the files' current permission bits; ``matched``:
+    see ``diff_of``."""
+    return "".join(
+        diff_of(c.path, c.before, c.after, old_mode=modes.get(c.path), mode=c.mode, matched=matched)
+        for c in changes
+        if not c.unchanged
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class EditContextPorts:
     """The ports and settings that a session's steps need."""
@@ -86,6 +100,8 @@ class EditContextPorts:
     #: None: no session has a suite.
     measurer: Measurer | None
     now: Callable[[], datetime]
+    #: Returns changes of files with these permission bits as a unified diff.
+    diff: Callable[[Sequence[FileChange], Mapping[str, int | None]], str] = diff_of_changes
     #: Edits that the last step computed for the next one, by id, so that an edit without a suite is
     #: computed once. The writer compares the files anyway.
     prepared: dict[str, ComputedEdit] = field(default_factory=dict)
@@ -100,18 +116,10 @@ class ComputedEdit:
     modes: Mapping[str, int | None]
 
     @property
-    def diff(self) -> str:
-        return "".join(
-            diff_of(c.path, c.before, c.after, old_mode=self.modes.get(c.path), mode=c.mode)
-            for c in self.changes
-            if not c.unchanged
-        )
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """The tolerances that found the place, by file."""
         notes = (f"{c.path}: {c.note}" for c in self.changes if c.note and not c.unchanged)
-        return tuple(dict.fromkeys(notes))
+        return tuple(dict.fromkeys(map(joined_surrogates, notes)))
 
 
 _NAME_USED = (
@@ -196,7 +204,10 @@ def _begin_edit(context: EditContextPorts, session: EditSession, at: int) -> Edi
     found = _compute(context, edit)
     if isinstance(found, EditOutcome):
         return session.decided(at, found)
-    with_diff = _with_diff(session, at, found)
+    session, held = _hold_by_changes(context, session, at, found)
+    if held is not None:
+        return _hold(context, session, at, held)
+    with_diff = _with_diff(context, session, at, found)
     if session.suite is None:
         if session.benchmark.policy == "require" and record.approved_by is None:
             return with_diff.decided(at, outcome_of(edit, "pending_review", "no_scorer", _NO_SUITE))
@@ -212,8 +223,25 @@ def _begin_edit(context: EditContextPorts, session: EditSession, at: int) -> Edi
     return with_diff.moved(phase="baseline", at=at, trial=EditTrial(before=state))
 
 
-def _with_diff(session: EditSession, at: int, found: ComputedEdit) -> EditSession:
-    return session.recorded(at, diff=session.fitting(found.diff), notes=found.notes)
+def _hold_by_changes(
+    context: EditContextPorts, session: EditSession, at: int, found: ComputedEdit
+) -> tuple[EditSession, EditOutcome | None]:
+    """Return the session with the tier of the files that the edit changes, and the edit's outcome
+    if that tier does not let it be applied now."""
+    record = session.records[at]
+    paths = (change.path for change in found.changes if not change.unchanged)
+    tier = tier_of_changes(record.tier, paths, context.ctx.tiers)
+    if tier is record.tier:
+        return session, None
+    session = session.recorded(at, tier=tier)
+    return session, _hold_outcome(context, session, at)
+
+
+def _with_diff(
+    context: EditContextPorts, session: EditSession, at: int, found: ComputedEdit
+) -> EditSession:
+    diff = session.fitting(context.diff(found.changes, found.modes))
+    return session.recorded(at, diff=diff, notes=found.notes)
 
 
 def _hold(
@@ -230,7 +258,7 @@ def _hold(
     if isinstance(found, EditOutcome):
         why = f"on the current tree it would be {found.status} ({found.reason}): {found.error}"
         return session.decided(at, _with_note(held, why))
-    with_diff = _with_diff(session, at, found)
+    with_diff = _with_diff(context, session, at, found)
     if session.suite is None:
         return with_diff.decided(at, held)
     problem = target_problem(edit.expected_improvement, session.suite)
@@ -263,15 +291,19 @@ def _apply(context: EditContextPorts, session: EditSession) -> EditSession:
     at, trial = session.at, session.trial
     if at is None or (trial is None) != (session.suite is None):
         raise ValueError(f"session {session.id} is in phase {session.phase} without a trial")
-    record, edit = session.records[at], session.records[at].edit
+    edit = session.records[at].edit
     checkpoint = context.tree.applied(session.id, edit.id)
     if checkpoint is None:
         found = context.prepared.pop(edit.id, None) or _compute(context, edit)
         if isinstance(found, EditOutcome):  # the tree changed since the last step
             return session.decided(at, found).moved(updated_at=context.now())
+        session, held = _hold_by_changes(context, session, at, found)
+        if held is not None:
+            return session.decided(at, held).moved(updated_at=context.now())
         session = session.recorded(at, notes=found.notes)
+        tier = session.records[at].tier
         try:
-            checkpoint = context.tree.apply(session.id, edit.id, record.tier, found.changes)
+            checkpoint = context.tree.apply(session.id, edit.id, tier, found.changes)
         except EditRefused as error:
             return session.decided(at, _refusal(edit, error)).moved(updated_at=context.now())
     if trial is None:

@@ -23,7 +23,7 @@ def correct_author(intake: Intake, session: EditSession) -> str | None:
     job = correction_of(view.job, view.id, _answer(view), session)
     if job is None:
         return None
-    (accepted,) = submit_jobs(intake, [job])
+    (accepted,) = submit_jobs(intake, [job], owner=view.owner)
     return accepted.id
 
 

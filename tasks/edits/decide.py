@@ -124,6 +124,35 @@ def _is_written(session: EditSession, index: int) -> bool:
     return index == session.written or (done is not None and done.status == "applied")
 
 
+# -- quarantine -----------------------------------------------------------------------------------
+
+#: Processes that may die at one step of an edit before it is quarantined.
+MAX_DEATHS = 2
+
+
+def step_of(session: EditSession) -> str:
+    """Return the name of the session's next step: its phase, and the edit it is about."""
+    at = session.open if session.at is None else session.at
+    return session.phase if at is None else f"{session.phase} {session.records[at].edit.id}"
+
+
+def quarantine(context: EditContextPorts, session: EditSession, deaths: int) -> EditSession:
+    """Take the edit of the next step out of the tree and hold it for a person, because processes
+    died at it. If they also died at taking it out, only hold it."""
+    at = session.open if session.at is None else session.at
+    if at is None:
+        return session.moved(phase="done", updated_at=context.now())
+    why = f"{deaths} processes in a row were killed or crashed at it; approve it to try again"
+    undo = session.written is not None and deaths < 2 * MAX_DEATHS
+    if session.written is not None and not undo:
+        why += "; it may still be in the tree: roll it back"
+    held = _new_outcome(session.records[at], "pending_review", "quarantined", why)
+    session = session.recorded(at, approved_by=None)
+    if undo:
+        return roll_back_rejected(context, session, at, held)
+    return session.decided(at, held).moved(updated_at=context.now())
+
+
 # -- giving up -----------------------------------------------------------------------------------
 
 

@@ -130,15 +130,18 @@ def parse_token(text: str) -> Lease:
 
 
 def next_task(
-    context: AttemptContext, subject: str, *, tenant: str | None = None
+    context: AttemptContext, subject: str, *, tenant: str | None = None, owner: str | None = None
 ) -> ExternalTask | None:
-    """Claim a subject's next task: its mandatory retry, then what it holds, then the rest."""
+    """Claim a subject's next task: its mandatory retry, then what it holds, then the rest.
+
+    ``owner``: the producer that asks. It does not get what other producers submitted.
+    """
     for _ in range(10):  # another request may win, or a job may have ended
-        waiting = context.ledger.next_of(subject, tenant=tenant)
+        waiting = context.ledger.next_of(subject, tenant=tenant, owner=owner)
         if waiting is None:
             return None
         if waiting.token is None:
-            _claim(context, waiting.entry)
+            _claim(context, waiting.entry, holder=owner)
             continue  # it is now held, by this request or a faster one; or the next one is due
         held = context.ledger.hold(Lease(waiting.entry, waiting.token))
         if not isinstance(held, ClaimRefused):
@@ -146,10 +149,13 @@ def next_task(
     return None
 
 
-def _claim(context: AttemptContext, entry: Entry) -> Claim | CycleClaim | ClaimRefused:
+def _claim(
+    context: AttemptContext, entry: Entry, *, holder: str | None
+) -> Claim | CycleClaim | ClaimRefused:
+    ledger, lease = context.ledger, context.external_lease
     if entry.kind == "cycle":
-        return context.ledger.claim_cycle(entry, worker=EXTERNAL, lease=context.external_lease)
-    return context.ledger.claim(entry, worker=EXTERNAL, lease=context.external_lease)
+        return ledger.claim_cycle(entry, worker=EXTERNAL, lease=lease, holder=holder)
+    return ledger.claim(entry, worker=EXTERNAL, lease=lease, holder=holder)
 
 
 def _task(taken: Claim | CycleClaim, expires_at: float | None) -> ExternalTask:
@@ -171,7 +177,12 @@ def _task(taken: Claim | CycleClaim, expires_at: float | None) -> ExternalTask:
 
 
 def record_attempt(
-    context: AttemptContext, intake: Intake, raw: dict[str, Any], report: ReportedAttempt
+    context: AttemptContext,
+    intake: Intake,
+    raw: dict[str, Any],
+    report: ReportedAttempt,
+    *,
+    owner: str | None = None,
 ) -> tuple[str, Outcome]:
     """Record a first attempt that a subject made. Return the job's id and what follows.
 
@@ -185,7 +196,7 @@ def record_attempt(
         given=[report.result()],
         report=report.digest,
     )
-    (accepted,) = submit_jobs(intake, [job], brought=brought)
+    (accepted,) = submit_jobs(intake, [job], brought=brought, owner=owner)
     lease = Lease(Entry("attempt", accepted.id, 1), brought.token)
     return accepted.id, report_attempt(context, lease, report)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from mulligan.policies.cycles.guardrail import Guardrail
 from mulligan.policies.jobs.exemption import is_exempt
 from mulligan.policies.jobs.job import Decoding, Job, Output, RunnerSpec, VerifierSpec
+from mulligan.policies.repair.free_repair import RepairSyntax, quick_repair
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.leases import HeldLease
 from mulligan.tasks.ports.ledger import Entry, Lease, Ledger, Publication
@@ -52,6 +53,8 @@ class AttemptContext:
     external_lease: float = 1800.0
     #: Returns the labels that figures are grouped by.
     report_labels: Callable[[], frozenset[str]] = frozenset
+    #: Repairs the syntax of JSON in a task's answer.
+    repair: RepairSyntax = quick_repair
     verifier_tries: int = 3
     answer_cap: int = 4_000_000
     backoff_base: float = 1.0

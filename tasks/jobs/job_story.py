@@ -50,6 +50,8 @@ class CheckStory:
     errors: Sequence[CheckError]
     #: The number of errors that are not listed.
     more: int
+    #: Whether the answer ran in the process that reached this verdict.
+    in_process: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +188,7 @@ def check_stories(results: Sequence[VerificationResult], *, texts: bool = True) 
                 score=result.score,
                 errors=[_error(each, result, texts=texts) for each in errors[:_ERRORS]],
                 more=max(0, len(errors) - _ERRORS),
+                in_process=result.in_process,
             )
         )
     return found

@@ -14,7 +14,8 @@ from pydantic import ValidationError, model_validator
 from pydantic_core import PydanticSerializationError
 
 from mulligan.policies.jobs.job import HALF_A_PAIR, Job, joined_surrogates, misfits
-from mulligan.policies.problem import Problem
+from mulligan.policies.nesting import MAX_DEPTH, nested_too_deeply
+from mulligan.policies.problem import Problem, until_costly
 from mulligan.policies.suggestions import nearest_name
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.errors import refuse
@@ -45,9 +46,11 @@ def read_jobs(raws: Sequence[Any], check: Check, *, single: bool = False) -> lis
     read = [inspect_job(raw, lambda _: []) for raw in raws]
     if any(problems for _, problems in read):
         refuse(
-            problem.of_job(None if single else index)
-            for index, raw in enumerate(raws)
-            for problem in inspect_job(raw, check)[1]
+            until_costly(
+                problem.of_job(None if single else index)
+                for index, raw in enumerate(raws)
+                for problem in inspect_job(raw, check)[1]
+            )
         )
     return [job for job, _ in read if job is not None]
 
@@ -75,7 +78,9 @@ def inspect_job(
         wrong += _missing_prompt(raw, wrong, also)
         return None, [*wrong, *_problems_of_rest(raw, wrong, check)]
     unstorable = _unstorable(job)
-    return None if unstorable else job, [*unstorable, *check(job)]
+    if unstorable:  # no check can read them
+        return None, [*unstorable, *_problems_of_rest(raw, unstorable, check)]
+    return job, check(job)
 
 
 def _is_misfit(error: ValidationError) -> bool:
@@ -86,11 +91,14 @@ def _is_misfit(error: ValidationError) -> bool:
 def _unstorable(job: Job) -> list[Problem]:
     """Find the fields that JSON cannot hold: options may contain any Python value."""
     found = []
-    for name in ("runner", "verifiers"):
+    for name, specs in (("runner", [job.runner]), ("verifiers", job.verifiers)):
+        if any(nested_too_deeply(spec.options) for spec in specs):
+            found.append(Problem.at(name, f"is nested more than {MAX_DEPTH} levels deep"))
+            continue
         try:
             job.model_dump_json(include={name})
         except PydanticSerializationError:
-            wrong = "half a surrogate pair, an object, too many levels"
+            wrong = "half a surrogate pair, an object"
             found.append(Problem.at(name, f"contains a value that JSON cannot hold ({wrong})"))
     return found
 
@@ -161,8 +169,8 @@ def _verifiers(raw: Any) -> list[Any]:
     for item in raw:
         verifiers.append("json.object")
         with suppress(ValidationError):
-            Job.model_validate({**_SOUND, "verifiers": [item]})
-            verifiers[-1] = item
+            if not _unstorable(Job.model_validate({**_SOUND, "verifiers": [item]})):
+                verifiers[-1] = item
     return verifiers
 
 

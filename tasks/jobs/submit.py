@@ -10,7 +10,7 @@ from mulligan.policies.failures.failure import GIVEN_SCORE
 from mulligan.policies.jobs.exemption import is_exempt
 from mulligan.policies.jobs.job import Job, Workspace
 from mulligan.policies.jobs.job_limits import limit_problems
-from mulligan.policies.problem import Problem
+from mulligan.policies.problem import Problem, until_costly
 from mulligan.policies.repair.retry import PASSING_SCORE, leaves_room_to_retry
 from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.ports.errors import refuse
@@ -88,20 +88,26 @@ class Intake(JobRules):
     snapshot: Callable[[Workspace], Workspace]
     #: Adds what a job only names: the JSON Schema of a model.
     complete: Callable[[Job], Job] = lambda job: job
-    new_id: Callable[[Job], str]
+    #: Returns the id of a job that an owner submits.
+    new_id: Callable[[Job, str | None], str]
 
 
 def submit_jobs(
-    intake: Intake, jobs: Sequence[Job], *, brought: BroughtAttempt | None = None
+    intake: Intake,
+    jobs: Sequence[Job],
+    *,
+    brought: BroughtAttempt | None = None,
+    owner: str | None = None,
 ) -> list[Accepted]:
     """Accept the jobs. If any of them has a problem, store none.
 
-    ``brought``: the first attempt of a single job, which is stored in the same step.
+    ``brought``: the first attempt of a single job, which is stored in the same step. ``owner``:
+    the producer that submits them.
 
     A key already used by another job is refused, too. If that job arrives between the check and
     the write, only this one is refused.
     """
-    answers = store_jobs(intake, jobs, brought=brought)
+    answers = store_jobs(intake, jobs, brought=brought, owner=owner)
     taken = [i for i, answer in enumerate(answers) if isinstance(answer, KeyConflict)]
     refuse(key_problems(jobs, taken))
     return [answer for answer in answers if isinstance(answer, Accepted)]
@@ -112,13 +118,17 @@ def store_jobs(
     jobs: Sequence[Job],
     *,
     brought: BroughtAttempt | None = None,
+    owner: str | None = None,
     stored: Callable[[int], None] = lambda _: None,
 ) -> list[Accepted | KeyConflict]:
     """Like submit_jobs, but return each answer. ``stored`` is called with each batch's size."""
     refuse(check_all(intake, jobs))
     jobs = [intake.complete(job) for job in jobs]
     submissions = [
-        Submission(id=intake.new_id(job), job=_packed(intake, job), brought=brought) for job in jobs
+        Submission(
+            id=intake.new_id(job, owner), job=_packed(intake, job), brought=brought, owner=owner
+        )
+        for job in jobs
     ]
     refuse(key_problems(jobs, _key_conflicts(intake.ledger, submissions)))
     answers: list[Accepted | KeyConflict] = []
@@ -145,12 +155,12 @@ def _key_conflicts(ledger: JobLedger, submissions: Sequence[Submission]) -> list
 
 
 def check_all(rules: JobRules, jobs: Sequence[Job]) -> list[Problem]:
-    """Return every problem of every job."""
-    return [
+    """Return every problem of every job, up to one that is too costly to check."""
+    return until_costly(
         problem.of_job(_index(i, jobs))
         for i, job in enumerate(jobs)
         for problem in rules.problems(job)
-    ]
+    )
 
 
 def key_problems(jobs: Sequence[Job], indices: Sequence[int]) -> list[Problem]:

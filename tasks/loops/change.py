@@ -103,9 +103,12 @@ def _cost_problems(
 
 
 def create_loop(
-    context: LoopContext, document: LoopDocument, *, tenant: str = "", by: str
+    context: LoopContext, document: LoopDocument, *, tenant: str = "", by: str, owner: str = ""
 ) -> Written:
-    """Register a loop. Raises BadInput with every problem, or LoopConflict for a name in use."""
+    """Register a loop. Raises BadInput with every problem, or LoopConflict for a name in use.
+
+    ``owner``: the producer that creates it.
+    """
     refuse(check_loop(context, document))
     packed = LoopDocument(
         loop=document.loop.model_copy(
@@ -115,7 +118,7 @@ def create_loop(
         states=document.states,
     )
     caps = current_caps(context, packed.loop, packed.items)
-    answer = context.ledger.create_loop(packed, caps=caps, tenant=tenant, by=by)
+    answer = context.ledger.create_loop(packed, caps=caps, tenant=tenant, by=by, owner=owner)
     if answer == "conflict":
         raise LoopConflict.at(
             "name", f"{document.loop.name!r} is the name of another loop", "key_in_use"
@@ -235,21 +238,26 @@ def set_slots(context: LoopContext, slots: int | None) -> None:
 
 
 def delete(
-    context: LoopContext, name: str, caller: Requester, *, tenant: str | None = None
+    context: LoopContext,
+    name: str,
+    caller: Requester,
+    *,
+    tenant: str | None = None,
+    owner: str | None = None,
 ) -> None:
     """Forget a loop that does nothing. The jobs of its items are kept like others.
 
-    ``tenant``: whose loops the caller sees; None for all.
+    ``tenant``, ``owner``: whose loops the caller sees; None for all.
 
     Repeated by its caller with the same idempotency key, it has been done; a new loop of that name
     stays.
     """
     keyed = replace(caller, key=f"delete/{caller.by}/{caller.key}") if caller.key else caller
     reading = context.ledger.read_loop(name)
-    hidden = reading is not None and tenant not in (None, reading.snapshot.loop.tenant)
+    hidden = reading is not None and not reading.snapshot.loop.is_of(tenant, owner)
     answer = "gone" if hidden else context.ledger.delete_loop(name, keyed)
     if answer == "gone":
-        raise no_such_loop(context, name, tenant)
+        raise no_such_loop(context, name, tenant, owner)
     if answer == "held":
         raise LoopConflict(f"the loop {name!r} has not ended: stop it first")
 
@@ -287,8 +295,10 @@ def _change(
     raise LedgerUnavailable(f"the loop {name!r} changes too often; try again")
 
 
-def no_such_loop(context: LoopContext, name: str, tenant: str | None = None) -> NoSuchLoop:
-    """Return the error. ``tenant``: whose loops the caller sees; None for all."""
-    seen = [each.name for each in context.ledger.loops() if tenant in (None, each.tenant)]
+def no_such_loop(
+    context: LoopContext, name: str, tenant: str | None = None, owner: str | None = None
+) -> NoSuchLoop:
+    """Return the error. ``tenant``, ``owner``: whose loops the caller sees; None for all."""
+    seen = [each.name for each in context.ledger.loops() if each.is_of(tenant, owner)]
     hint = did_you_mean(name, seen)
     return NoSuchLoop.at("loop", f"there is no loop {name!r}{hint}", "unknown_name")

@@ -177,6 +177,7 @@ def _run(context: LoopContext, snapshot: LoopSnapshot, item: str) -> ItemRun | N
         record=record,
         job_id=context.ledger.item_job_id(loop, item, record.runs + 1),
         job=job,
+        owner=loop.owner or None,
     )
 
 

@@ -50,14 +50,15 @@ def list_loops(
     context: LoopContext,
     *,
     tenant: str | None = None,
+    owner: str | None = None,
     state: LoopState | None = None,
     limit: int = 100,
 ) -> list[LoopSummary]:
-    """Return loops, the newest first. ``tenant``: only its own."""
+    """Return loops, the newest first. ``tenant``, ``owner``: only its own."""
     found = [
         each
         for each in context.ledger.loops()
-        if tenant in (None, each.tenant) and state in (None, each.state)
+        if each.is_of(tenant, owner) and state in (None, each.state)
     ][:limit]
     items = context.ledger.loop_items([each.name for each in found])
     live = {each.job_id: each.held for each in context.ledger.live_items()}
@@ -68,11 +69,17 @@ def list_loops(
 
 
 def read_log(
-    context: LoopContext, name: str, *, limit: int, tenant: str | None = None
+    context: LoopContext,
+    name: str,
+    *,
+    limit: int,
+    tenant: str | None = None,
+    owner: str | None = None,
 ) -> list[LoopNote]:
-    """Return a loop's log, the newest line first; for a tenant without the names of others."""
+    """Return a loop's log, the newest line first; for a tenant or a producer without the names of
+    others."""
     notes = context.ledger.loop_log(name, limit=limit)
-    if tenant is None:
+    if tenant is None and owner is None:
         return notes
     return [
         LoopNote(at=each.at, by=each.by, note=each.note.partition(": ")[0])

@@ -93,15 +93,17 @@ class LoopView:
         return max(beats, default=self.snapshot.loop.planned_at)
 
 
-def view_loop(context: LoopContext, name: str, *, tenant: str | None = None) -> LoopView:
+def view_loop(
+    context: LoopContext, name: str, *, tenant: str | None = None, owner: str | None = None
+) -> LoopView:
     """Read a loop. Raises NoSuchLoop.
 
-    ``tenant``: whose loops the caller sees, without the names of others; None for all.
+    ``tenant``, ``owner``: whose loops the caller sees, without the names of others; None for all.
     """
     reading = context.ledger.read_loop(name)
-    if reading is None or tenant not in (None, reading.snapshot.loop.tenant):
-        raise no_such_loop(context, name, tenant)
-    if tenant is not None:
+    if reading is None or not reading.snapshot.loop.is_of(tenant, owner):
+        raise no_such_loop(context, name, tenant, owner)
+    if tenant is not None or owner is not None:
         reading = _without_others(reading)
     slots = context.slots() if reading.fleet.slots is None else reading.fleet.slots
     return LoopView(
@@ -114,7 +116,7 @@ def view_loop(context: LoopContext, name: str, *, tenant: str | None = None) -> 
 
 
 def _without_others(reading: LoopReading) -> LoopReading:
-    """Hide the names of the other loops: they may be another tenant's."""
+    """Hide the names of the other loops: they may be another tenant's or producer's."""
     own = reading.snapshot.loop.name
     demands = [
         each if each.loop == own else replace(each, loop="another loop")
@@ -142,9 +144,16 @@ def no_such_item(loop: str, item: str) -> NoSuchItem:
     return NoSuchItem.at("item", f"the loop {loop!r} has no item {item!r}", "unknown_name")
 
 
-def view_item(context: LoopContext, name: str, item: str, *, tenant: str | None = None) -> ItemView:
+def view_item(
+    context: LoopContext,
+    name: str,
+    item: str,
+    *,
+    tenant: str | None = None,
+    owner: str | None = None,
+) -> ItemView:
     """Read an item of a loop with its job. Raises NoSuchLoop or NoSuchItem."""
-    view = view_loop(context, name, tenant=tenant)
+    view = view_loop(context, name, tenant=tenant, owner=owner)
     spec, record = view.snapshot.spec(item), view.snapshot.record(item)
     if spec is None:
         raise no_such_item(name, item)
@@ -187,12 +196,17 @@ def _allowed(view: LoopView, reason: Reason) -> Reason:
 
 
 def why(
-    context: LoopContext, name: str, item: str | None = None, *, tenant: str | None = None
+    context: LoopContext,
+    name: str,
+    item: str | None = None,
+    *,
+    tenant: str | None = None,
+    owner: str | None = None,
 ) -> Reason:
     """Say why a loop or an item does not run, and what changes it."""
     if item is not None:
-        return view_item(context, name, item, tenant=tenant).why
-    return why_of(context, view_loop(context, name, tenant=tenant))
+        return view_item(context, name, item, tenant=tenant, owner=owner).why
+    return why_of(context, view_loop(context, name, tenant=tenant, owner=owner))
 
 
 def waiting_item(view: LoopView) -> str | None:

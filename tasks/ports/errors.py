@@ -18,6 +18,8 @@ class MulliganError(Exception):
     │   └── OutOfCredits    it refuses all calls until somebody pays or the quota is renewed
     ├── RunnerError       the runner cannot answer this request
     ├── VerifierError     a verifier reached no verdict; this is not the answer's failure
+    │   ├── TooCostly       it takes more time or memory than allowed, or ends its process
+    │   └── ProcessesBusy   no process is free for what may be too costly
     ├── MissingBlob       a stored snapshot or diff is gone
     ├── DamagedRecord     a stored record cannot be read
     ├── CallCancelled     nobody wants the runner's answer any more
@@ -101,6 +103,14 @@ class RunnerError(MulliganError):
 
 class VerifierError(MulliganError):
     """A verifier reached no verdict: a missing program, an internal error of pytest."""
+
+
+class TooCostly(VerifierError):
+    """The work takes longer or needs more memory than allowed, or ends the process that does it."""
+
+
+class ProcessesBusy(VerifierError):
+    """All processes for work that may be too costly are busy. Try again later."""
 
 
 class MissingBlob(MulliganError):

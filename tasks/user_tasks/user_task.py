@@ -18,7 +18,7 @@ from mulligan.policies.failures.failure import (
     VerificationStatus,
 )
 from mulligan.policies.jobs.job import Decoding, Job, Output, VerifierSpec, joined_surrogates
-from mulligan.policies.repair.free_repair import extract_json
+from mulligan.policies.repair.free_repair import RepairSyntax, extract_json
 from mulligan.policies.repair.instruction import RepairInstruction
 from mulligan.policies.repair.prompt import build_corrected_prompt
 from mulligan.policies.repair.retry import ChangeStrategy, Escalate
@@ -261,12 +261,12 @@ def value_of(output: Output) -> Any:
     return json.loads(output.text) if output.encoding == "json" else output.text
 
 
-def answer_of(output: Output, results: Sequence[VerificationResult]) -> Any:
+def answer_of(output: Output, results: Sequence[VerificationResult], repair: RepairSyntax) -> Any:
     """Return the verified value of a success: JSON without the fence or prose around it."""
     passed = [result for result in results if result.status is VerificationStatus.PASS]
     if output.encoding == "json" or not coercions(passed):
         return value_of(output)
-    return extract_json(output.text, truncated=False).text
+    return extract_json(output.text, truncated=False, repair=repair).text
 
 
 def _verify(
@@ -322,7 +322,9 @@ def _settle(
     if delivery.enforce:
         settled = settle_answer(context, claim, output, results, Decoding())
         success = isinstance(settled, Settled) and settled.verdict.success
-        return DeliveryResult(settled, answer_of(output, results) if success else value)
+        return DeliveryResult(
+            settled, answer_of(output, results, context.repair) if success else value
+        )
     exempt = context.is_exempt(claim.job)
     verdict = judge(claim.job, claim.plan, results, claim.memory, exempt=exempt)
     return DeliveryResult(_observed(context, claim, verdict), value)

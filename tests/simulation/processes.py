@@ -315,7 +315,7 @@ class Fleet:
             publish=publisher(self.world, process, ledger).publish,
             check=lambda _: [],
             snapshot=lambda workspace: workspace,
-            new_id=lambda _: job_id,
+            new_id=lambda _, __: job_id,
             prompt_cap=100_000,
             exempt_task_types=self.world.settings.exempt_task_types,
         )

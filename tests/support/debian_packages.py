@@ -1,4 +1,4 @@
-"""Redis 7.0 and RabbitMQ for the tests: Debian's packages, extracted below .venv.
+"""Redis 7.0, RabbitMQ and bubblewrap for the tests: Debian's packages, extracted below .venv.
 
 `make test` runs it as a program. Nothing is installed: no root is needed, no service starts, and
 the PATH stays as it is.
@@ -17,9 +17,11 @@ ENVIRONMENT = Path(__file__).resolve().parents[2] / ".venv"
 #: The root of the extracted packages.
 FOLDER = ENVIRONMENT / "debian"
 REDIS = FOLDER / "redis-server"
+#: A directory for the end of the PATH, with bubblewrap alone.
+TOOLS = FOLDER / "tools"
 #: Debian's script runs the server as the current user; the one on the PATH wants to be root's.
 _RABBITMQ = "usr/lib/rabbitmq/bin/rabbitmq-server"
-PACKAGES = ("redis-server", "rabbitmq-server")
+PACKAGES = ("redis-server", "rabbitmq-server", "bubblewrap")
 #: A computer without network finds out soon.
 _LIMITS = ("Acquire::Retries=0", "Acquire::http::Timeout=10", "Acquire::https::Timeout=10")
 _SECONDS = 180.0
@@ -31,12 +33,13 @@ def rabbitmq_program() -> Path | None:
 
 
 def main() -> int:
-    if rabbitmq_program() and (REDIS.exists() or shutil.which("redis-server")):
+    has_redis = REDIS.exists() or shutil.which("redis-server")
+    if rabbitmq_program() and has_redis and shutil.which("bwrap", path=tools_path()):
         return 0
     if shutil.which("apt-get") is None:
-        print("no apt-get: tests on Redis 7.0 and RabbitMQ are skipped without these servers")
+        print("no apt-get: tests on Redis 7.0, RabbitMQ and bubblewrap are skipped without these")
         return 0
-    print(f"extracting Debian's {' and '.join(PACKAGES)} for the tests …", flush=True)
+    print(f"extracting Debian's {', '.join(PACKAGES)} for the tests …", flush=True)
     with tempfile.TemporaryDirectory(prefix="debian-", dir=ENVIRONMENT) as name:
         try:
             root = extract(download(Path(name)), Path(name, "root"))
@@ -44,7 +47,7 @@ def main() -> int:
             root.rename(FOLDER)
         except (OSError, subprocess.SubprocessError) as error:
             print((getattr(error, "stderr", None) or str(error)).strip())
-            print("without them, tests on Redis 7.0 and RabbitMQ are skipped, and fail in CI")
+            print("without them, the tests on them are skipped, and fail in CI")
     return 0
 
 
@@ -84,11 +87,19 @@ def extract(packages: list[Path], root: Path) -> Path:
             f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {FOLDER}/usr/bin/redis-server "$@"\n'
         )
         script.chmod(0o755)
+    if (root / "usr/bin/bwrap").exists():
+        (root / TOOLS.name).mkdir()
+        (root / TOOLS.name / "bwrap").symlink_to("../usr/bin/bwrap")
     erlang = root / "usr/lib/erlang/bin/erl"
     if erlang.exists():
         text = erlang.read_text()
         erlang.write_text(text.replace("=/usr/lib/erlang", f"={FOLDER}/usr/lib/erlang"))
     return root
+
+
+def tools_path() -> str:
+    """Return the PATH with bubblewrap at its end, for all tests."""
+    return os.pathsep.join([os.environ["PATH"], str(TOOLS)])
 
 
 def search_path() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from mulligan.policies.failures.failure import (
@@ -51,6 +52,15 @@ def scripted(*answers: Any, **changes: Any) -> dict[str, Any]:
         "delayed_verification": {"after": 0.2},
         **changes,
     }
+
+
+def gated(gate: Path, **changes: Any) -> dict[str, Any]:
+    """Return a job whose command answers as soon as this file exists, in a folder of its own."""
+    gate.parent.mkdir(exist_ok=True)
+    gate.parent.chmod(0o755)  # root's commands run as another user
+    wait = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
+    runner = {"kind": "command", "argv": ["sh", "-c", wait], "read": [str(gate.parent)]}
+    return scripted(runner=runner, **changes)
 
 
 def answer(text: str = "an answer", *, tokens: int | None = 10, seconds: float = 0.5) -> Output:

@@ -64,8 +64,8 @@ class Scenario:
             for swept_at in map(keys.swept_at, self.ledger.prefixes()):
                 self.ledger.calls.run("SET", swept_at, self.ledger.now() * 1000)
 
-    def new_id(self, job: Job) -> str:
-        return self.ledger.new_id(job)
+    def new_id(self, job: Job, owner: str | None = None) -> str:
+        return self.ledger.new_id(job, owner)
 
     def accept(self, job: Job) -> Accepted | KeyConflict:
         (result,) = self.ledger.accept([Submission(id=self.new_id(job), job=job)])

@@ -33,13 +33,17 @@ def resolve_command(spec: VerifierSpec, settings: Settings) -> VerifierSpec:
         return spec
     name = spec.options.get("command")
     if name is None:
-        if not settings.allow_inline and spec.options.get("argv"):
-            message = (
-                "a job may not define a command here: name one with `command:` from"
-                " [commands.NAME] of mulligan.toml, or set allow_inline = true there"
-            )
-            raise BadInput.at("argv", message, "not_allowed")
+        for field in ("argv", "network"):
+            if not settings.allow_inline and spec.options.get(field):
+                message = (
+                    "a job may not define a command here: name one with `command:` from"
+                    " [commands.NAME] of mulligan.toml, or set allow_inline = true there"
+                )
+                raise BadInput.at(field, message, "not_allowed")
         return spec
+    if not settings.allow_inline and spec.options.get("network"):
+        message = "a job may not open a network; set it in [commands.NAME] of mulligan.toml"
+        raise BadInput.at("network", message, "not_allowed")
     if not isinstance(name, str) or name not in settings.commands:
         hint = _hint(str(name), settings.commands)
         raise BadInput.at("command", f"no command {name!r}{hint}", "unknown_name")

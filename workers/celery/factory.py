@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery import Celery, signals
@@ -18,15 +18,17 @@ from kombu.entity import Queue
 from mulligan.extras import EDIT_PACKAGES, find_missing
 from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.attempt import run_attempt
+from mulligan.tasks.jobs.context import AttemptContext
+from mulligan.tasks.jobs.outcome import Outcome
 from mulligan.tasks.jobs.read_job import read_jobs
 from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.jobs.verify import run_verification
 from mulligan.tasks.loops.plan import run_plan
 from mulligan.tasks.ports.errors import BadInput, LedgerRefused, StoreUnavailable, refuse
-from mulligan.tasks.ports.ledger import Entry
+from mulligan.tasks.ports.ledger import ClaimRefused, Entry
 from mulligan.workers.celery.autoscale import autoscaler
-from mulligan.workers.celery.broker import transport
+from mulligan.workers.celery.broker import bounded_inflating, guarded_transport, transport
 from mulligan.workers.celery.broker.queues import (
     ATTEMPT_QUEUE,
     CONTROL_QUEUE,
@@ -34,9 +36,13 @@ from mulligan.workers.celery.broker.queues import (
     NO_BROKER,
     QUEUES,
     SUBMIT_QUEUE,
+    SUBMIT_TASK,
     edit_queue,
 )
+from mulligan.workers.celery.counted_run import counted_run
 from mulligan.workers.celery.flower_format import REDACTED
+from mulligan.workers.celery.guarded_consumer import HintConsumer, MessageGuard, guard_worker
+from mulligan.workers.celery.lone_process import run_alone
 from mulligan.workers.celery.periodic import PERIODIC, register_periodic, scheduler
 from mulligan.workers.celery.repeated_lines import drop_repeated_lines
 from mulligan.workers.celery.scheduler import Scheduler
@@ -47,6 +53,8 @@ from mulligan.workers.celery.worker_process import WorkerProcess
 from mulligan.workers.edits.sessions.edit_queue import advance_session
 from mulligan.workers.ledger.connection.calls import SOCKET_TIMEOUT
 from mulligan.workers.local.die_with_parent import kill_with_parent
+from mulligan.workers.plain_logs import keep_logs_plain
+from mulligan.workers.sandbox.hidden_process import hide_process
 from mulligan.workers.services import Services
 from mulligan.workers.settings.model import Settings
 
@@ -108,6 +116,8 @@ def create_app(settings: Settings) -> Celery:
     app = Celery("mulligan", set_as_current=False)
     app.conf.update(configuration(settings))
     process = WorkerProcess(settings, app)
+    guard = MessageGuard(refused=process.refused_messages, cap=settings.message_cap)
+    guard_worker(app, guard, HintConsumer)
     errors = StoreErrors()
     _register(app, process, errors)
     register_periodic(app, process, errors, *PERIODIC)
@@ -128,10 +138,13 @@ def _connect_signals(
         if process.settings.broker_url is None:
             log.critical(NO_BROKER)
             raise SystemExit(2)
+        hide_process()
         drop_repeated_lines()
         # The workers of `control` need no beat. As a process of its own (-B) it would outlive a
         # worker that is killed.
         instance.prepare_args = lambda **options: {**options, "beat": False}
+        guarded_transport.install(process.settings.message_cap)
+        bounded_inflating.install(process.settings.message_cap)
 
     def child_ready(sender: str, **_: Any) -> None:
         if os.getpid() == worker_pid:  # Celery counts a solo worker as its own child
@@ -141,7 +154,10 @@ def _connect_signals(
         worker_heartbeat.child_ready(sender, process.services)
 
     def ready(sender: Any, **_: Any) -> None:
-        process.warm_up(slots=sender.controller.concurrency or 1)
+        slots = sender.controller.concurrency or 1
+        process.warm_up(slots=slots)
+        threads = isinstance(sender.pool, ThreadPool)
+        process.services.ledger.shares_process = threads and slots > 1
         worker_heartbeat.ready(sender, process.services)
         if sender.app is app and CONTROL_QUEUE in app.amqp.queues.consume_from:
             periodic.append(scheduler(process.services, app))
@@ -158,6 +174,7 @@ def _connect_signals(
         process.stop_waiting()
 
     def set_up(instance: Any, **_: Any) -> None:
+        keep_logs_plain()
         try:
             process.require_limits(instance)
         except BadInput as error:
@@ -237,20 +254,27 @@ def accept_message(
 
 
 def _register(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:
-    def attempt(self: StateTask, entry: str) -> str:
+    def run(task: StateTask, entry: str, step: Callable[[AttemptContext, Entry], Outcome]) -> str:
         parsed = Entry.parse(entry)
-        return self.report(parsed, run_attempt(process.services.context, parsed))
+        outcome = step(process.services.context, parsed)
+        if outcome == ClaimRefused("alone"):
+            run_alone(parsed)
+        return task.report(parsed, outcome)
+
+    def attempt(self: StateTask, entry: str) -> str:
+        return run(self, entry, run_attempt)
 
     def verify(self: StateTask, entry: str) -> str:
-        parsed = Entry.parse(entry)
-        return self.report(parsed, run_verification(process.services.context, parsed))
+        return run(self, entry, run_verification)
 
     def recheck(self: StateTask, entry: str) -> str:
-        parsed = Entry.parse(entry)
-        return self.report(parsed, run_recheck(process.services.context, parsed))
+        return run(self, entry, run_recheck)
 
     def plan(entry: str) -> str:
-        return run_plan(process.services.loops, Entry.parse(entry).loop).result
+        services, loop = process.services, Entry.parse(entry).loop
+        # One more than lost ones, because others may plan it at the same time.
+        with counted_run(services, entry, most=services.settings.max_claims + 1):
+            return run_plan(services.loops, loop).result
 
     def edit(session: str) -> str:
         return advance_session(process.services, session)
@@ -258,7 +282,12 @@ def _register(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:
     def submit_job(self: StateTask, *args: Any, **job: Any) -> str:
         while True:
             try:
-                return accept_message(process.services, self.request.id, args, job)
+                services, message = process.services, self.request.id
+                if not (self.request.delivery_info or {}).get("redelivered"):
+                    return accept_message(services, message, args, job)
+                # Its first worker may have been lost, too.
+                with counted_run(services, message, most=max(1, services.settings.max_claims - 1)):
+                    return accept_message(services, message, args, job)
             except StoreUnavailable as error:
                 # The message is the only copy of the job: it goes back to the queue, after a pause.
                 log.error("A job stays on %s and will be tried again: %s", SUBMIT_QUEUE, error)  # noqa: TRY400 - not a bug, so no traceback
@@ -271,6 +300,7 @@ def _register(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:
         app.task(name=f"mulligan.{name}", bind=True, base=StateTask, shared=False)(quiet)
     redacted = {"bind": True, "base": StateTask, "shared": False, "Request": REDACTED}
     # A refusal is on record and has a line in the log, which needs no traceback of it.
-    app.task(name="mulligan.submit", throws=(BadInput,), **redacted)(submit_job)
+    app.task(name=SUBMIT_TASK, throws=(BadInput,), **redacted)(submit_job)
     app.task(name="mulligan.edit", ignore_result=True, shared=False)(errors.quiet(edit))
-    app.task(name="mulligan.plan", ignore_result=True, shared=False)(errors.quiet(plan))
+    planning = {"ignore_result": True, "shared": False, "throws": (BadInput,)}
+    app.task(name="mulligan.plan", **planning)(errors.quiet(plan))

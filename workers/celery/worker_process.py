@@ -11,7 +11,9 @@ from typing import Any
 from celery import Celery
 
 from mulligan.tasks.ports.errors import LedgerUnavailable
+from mulligan.workers.celery.refused_messages import RefusedMessages
 from mulligan.workers.celery.worker_limits import require_connections, require_files
+from mulligan.workers.edits.sessions.started_steps import end_all_steps
 from mulligan.workers.ledger.open_ledger import open_ledger
 from mulligan.workers.sandbox.private import tidy_once
 from mulligan.workers.services import Services, app_services
@@ -37,6 +39,7 @@ class WorkerProcess:
         self._build = build
         self._lock = threading.Lock()
         self._services: tuple[int, Services] | None = None
+        self.refused_messages = RefusedMessages(lambda: self.services.ledger.refused_submissions)
 
     @property
     def settings(self) -> Settings:
@@ -85,6 +88,12 @@ class WorkerProcess:
             return
         # In another thread: this runs in a signal handler, and the interrupted code may be in the
         # middle of a round trip on this thread's connection.
-        release = threading.Thread(target=self._services[1].leases.release_all, daemon=True)
+        leases = self._services[1].leases
+
+        def release_all() -> None:
+            leases.release_all()
+            end_all_steps()
+
+        release = threading.Thread(target=release_all, daemon=True)
         release.start()
         release.join(_RELEASE_SECONDS)

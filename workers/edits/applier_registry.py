@@ -14,13 +14,22 @@ from mulligan.workers.edits.operations import exemplar_operations as exemplar_op
 from mulligan.workers.edits.operations import file_operations as code_ops
 from mulligan.workers.edits.operations import prompt_operations as prompt_ops
 from mulligan.workers.edits.operations import python_operations as python_ops
-from mulligan.workers.edits.operations import run_formatter as formatter
+from mulligan.workers.edits.operations.killable_applier import KillableApplier
+from mulligan.workers.edits.operations.run_formatter import RunFormatter
 from mulligan.workers.edits.operations.writing_applier import WritingApplier, as_applier
+from mulligan.workers.sandbox.limits import Limits
 
 #: Entry points of this group are named after an operation. Each refers to an applier, or to a class
 #: or function without arguments that returns one.
 GROUP = "mulligan.appliers"
-_MODULES = (config_ops, prompt_ops, exemplar_ops, code_ops, python_ops, formatter)
+_MODULES = (config_ops, prompt_ops, exemplar_ops, code_ops, python_ops)
+#: The operations that parse no text.
+_IN_THIS_PROCESS = (
+    code_ops.WriteFile,
+    code_ops.PatchFile,
+    code_ops.RenameFile,
+    code_ops.DeleteFile,
+)
 
 
 Applier = EditApplier | WritingApplier
@@ -70,12 +79,22 @@ class EditApplierRegistry:
         return self._appliers[name]
 
 
-def default_registry() -> EditApplierRegistry:
-    """Return a registry of the built-in operations and the installed plug-ins."""
+def default_registry(limits: Limits | None = None) -> EditApplierRegistry:
+    """Return a registry of the built-in operations and the installed plug-ins.
+
+    ``limits``: those of the programs that operations run.
+    """
     return EditApplierRegistry(
-        (applier for module in _MODULES for applier in module.APPLIERS),
+        (
+            *(_killable(applier) for module in _MODULES for applier in module.APPLIERS),
+            RunFormatter(limits or Limits()),
+        ),
         lambda: entry_points(group=GROUP),
     )
+
+
+def _killable(applier: EditApplier) -> EditApplier:
+    return applier if isinstance(applier, _IN_THIS_PROCESS) else KillableApplier(applier)
 
 
 def _load(point: EntryPoint) -> EditApplier:

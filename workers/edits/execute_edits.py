@@ -21,6 +21,7 @@ from mulligan.tasks.ports.appliers import ApplyContext
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.measurer import Measurer
 from mulligan.workers.edits.applier_registry import default_registry
+from mulligan.workers.edits.sessions.bounded_diff import bounded_diff
 from mulligan.workers.edits.sessions.engine import utc_now
 from mulligan.workers.edits.sessions.session_tree import SessionTree
 from mulligan.workers.edits.tree.edited_tree import EditedTree
@@ -66,6 +67,7 @@ def execute_edits(
         tree=SessionTree(tree),
         measurer=context.measurer,
         now=utc_now,
+        diff=bounded_diff,
     )
     with tree.held(session.id):
         while session.phase != "done":

@@ -158,7 +158,8 @@ class AcceptSteps(Partitioned):
 
     def _accept_request(self, submission: Submission) -> dict[str, Any]:
         job, job_id = submission.job, submission.id
-        lane, memory = rows.lane_of(job, self._settings), rows.shared_memory_key(job)
+        lane = rows.lane_of(job, self._settings)
+        memory = rows.shared_memory_key(job, self._settings)
         named = job.idempotency_key or lane or memory or job_ids.is_user_task(job_id)
         in_first = keys.partition_of(job_id) == _FIRST
         return {
@@ -174,6 +175,7 @@ class AcceptSteps(Partitioned):
             "on_done": job.on_done.queue if job.on_done else None,
             "pool": rows.pool_of(job, self._settings) or None,
             "tenant": rows.tenant_of(job, self._settings) or None,
+            "owner": submission.owner,
             "lane": lane,
             "first": self.numbers().first if named and in_first else None,
             "keyed": self._home_id(submission) == job_id and self._may_be_elsewhere(job),

@@ -26,7 +26,12 @@ class CycleSteps(ClaimReads):
     """See tasks.ports.ledger for the methods' contracts."""
 
     def claim_cycle(
-        self, entry: Entry, *, worker: str, lease: float | None = None
+        self,
+        entry: Entry,
+        *,
+        worker: str,
+        lease: float | None = None,
+        holder: str | None = None,
     ) -> CycleClaim | ClaimRefused:
         self._write_limits()
         token, sent_at = self.new_token(), self.calls.clock.boottime()
@@ -37,6 +42,7 @@ class CycleSteps(ClaimReads):
             cycle=entry.cycle_id,
             token=token,
             worker=worker,
+            holder=holder,
             postpone_ms=max(1.0, self._settings.lease) * 1000,
         )
         if answer[0] != "claimed":

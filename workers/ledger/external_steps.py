@@ -25,10 +25,12 @@ _REFUSALS: dict[str, Any] = {"settled": "stored", "taken": "held"}
 class ExternalSteps(ClaimReads):
     """See tasks.ports.ledger for the methods' contracts."""
 
-    def next_of(self, subject: str, *, tenant: str | None = None) -> NextEntry | None:
+    def next_of(
+        self, subject: str, *, tenant: str | None = None, owner: str | None = None
+    ) -> NextEntry | None:
         lane = rows.lane(subject, tenant)
         self._write_limits()
-        answer = self.calls.one("next_of_lane", self._lane_prefix(lane), lane=lane)
+        answer = self.calls.one("next_of_lane", self._lane_prefix(lane), lane=lane, owner=owner)
         if answer[0] == "none":
             return None
         entry = Entry.parse(answer[1])

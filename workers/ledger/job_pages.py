@@ -33,6 +33,8 @@ class JobFilter:
     task_type: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     tenant: str | None = None
+    #: The producer that submitted them.
+    owner: str | None = None
     since: float | None = None
     until: float | None = None
 
@@ -101,12 +103,20 @@ class JobPages(Partitioned):
         end = page[-1][0] if len(safe) > limit else known
         return JobPage([row for _, row in page], f"{end[0]!r}~{end[1]}" if end else None)
 
-    def find_jobs(self, ids: Sequence[str], *, tenant: str | None = None) -> list[JobRow]:
-        """Return the jobs with these ids in their order, without unknown or other tenants' jobs."""
+    def find_jobs(
+        self, ids: Sequence[str], *, tenant: str | None = None, owner: str | None = None
+    ) -> list[JobRow]:
+        """Return the jobs with these ids in their order, without unknown or other tenants' jobs.
+
+        ``owner``: only what this producer submitted.
+        """
         by_prefix: dict[str, list[str]] = {}
         for job_id in dict.fromkeys(ids):
             by_prefix.setdefault(self._prefix(job_id), []).append(job_id)
-        requests = [(prefix, {"ids": some, "tenant": tenant}) for prefix, some in by_prefix.items()]
+        requests = [
+            (prefix, {"ids": some, "tenant": tenant, "owner": owner})
+            for prefix, some in by_prefix.items()
+        ]
         answers = self.calls.many("page_jobs", requests)
         found = {row.id: row for answer in answers for _, row in _read_page(answer).rows}
         return [found[job_id] for job_id in dict.fromkeys(ids) if job_id in found]
@@ -128,6 +138,7 @@ def _request(jobs: JobFilter, limit: int, scan: int, cursor: str | None) -> dict
         "task_type": jobs.task_type,
         "labels": dict(jobs.labels) or None,
         "tenant": jobs.tenant,
+        "owner": jobs.owner,
         "limit": limit,
         "scan": scan,
     }

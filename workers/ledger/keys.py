@@ -32,7 +32,7 @@ mulligan:{p00}:provider:<name>         hash    see gate.lua; only in p00
 mulligan:{p00}:minute:<name>           hash    a provider's tokens by second: rates.lua; only in p00
 mulligan:{p00}:spent:<tenant>:<day>    string  a tenant's tokens on one day; only in p00
 mulligan:{p00}:lane:<subject>          zset    a subject's work, the most urgent first
-mulligan:{p00}:holding                 hash    lane → the work its subject holds
+mulligan:{p00}:holding                 hash    lane (and producer) → the work its subject holds
 mulligan:{p00}:retrying                hash    lane → the mandatory retry its subject holds
 mulligan:{p00}:session:<subject>       zset    a subject's recent attempts: its session
 mulligan:{p00}:stale                   zset    a lane's cycles by staleness, `j:<job>` by deadline
@@ -71,6 +71,7 @@ mulligan:{fleet}:periodic:<name>       string  a periodic task ran within its in
 mulligan:{p00}:alerts                  hash    the last event and group read; {fleet} too
 mulligan:{p00}:alerts:due              zset    `g:<signature>`, `b:<provider>` by time to alert
 mulligan:{p00}:alert:<provider>        hash    a breaker's openings since the last alert
+mulligan:{fleet}:alert:edit:<name>     hash    a quarantined edit: its session and its id
 mulligan:{p00}:alert:credits:<name>    hash    refusals for lack of credits since the last alert
 mulligan:{p00}:delivery:<id>           hash    one alert for one webhook; {fleet} too
 mulligan:{p00}:deliveries:hooks        set     webhooks with waiting deliveries; {fleet} too
@@ -83,13 +84,15 @@ mulligan:{fleet}:bulk:<id>:todo        list    escalations that it has not ended
 mulligan:{fleet}:bulk:<id>:problems    list    escalations that it could not end, and why
 mulligan:{fleet}:bulks                 zset    running bulk actions by creation
 mulligan:{fleet}:edits:score:<run>     string  a suite command's score in a session
-mulligan:{fleet}:edits:session:<id>    hash    a session of edits: `state` as JSON, `lease`
+mulligan:{fleet}:edits:session:<id>    hash    a session of edits: `state`, `lease`, `started`
 mulligan:{fleet}:edits                 zset    session ids by creation
 mulligan:{fleet}:edits:open            zset    sessions with a next step
 mulligan:{fleet}:edits:trees           hash    host and root → the session that uses the tree
 mulligan:{fleet}:edits:deltas          list    measured effects, the newest first, capped
 mulligan:{fleet}:configured            zset    digests of the configuration by time of change
 mulligan:{fleet}:refused               zset    refused submissions by time, capped
+mulligan:{fleet}:refused:messages      zset    messages that no worker could read by time, capped
+mulligan:{fleet}:unfinished:<sha256>   zset    processes that began a message and did not end it
 mulligan:{fleet}:tokens                hash    id → an API token: its hash, role, tenant, expiry
 mulligan:{fleet}:session:<sha256>      string  a browser session: the id of its token
 ====================================== ======= ==================================================
@@ -102,6 +105,7 @@ An entry is ``a:<job>/<n>`` (an attempt), ``v:<job>/<n>/<i>`` (a verification),
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 
 # Each function takes the prefix of a partition, or of `FLEET`, that `partition_prefix` returns.
 
@@ -279,6 +283,14 @@ def groups(prefix: str) -> str:
     return f"{prefix}groups"
 
 
+def alert(prefix: str, name: str) -> str:
+    return f"{prefix}alert:{name}"
+
+
+def due_alerts(prefix: str) -> str:
+    return f"{prefix}alerts:due"
+
+
 def delivery(prefix: str, delivery_id: str) -> str:
     return f"{prefix}delivery:{delivery_id}"
 
@@ -361,12 +373,21 @@ def refused_submissions(fleet: str) -> str:
     return f"{fleet}refused"
 
 
+def refused_messages(fleet: str) -> str:
+    return f"{fleet}refused:messages"
+
+
+def unfinished(fleet: str, name: str) -> str:
+    """``name``: of any length, because it is the id of a message."""
+    return f"{fleet}unfinished:{sha256(name.encode(errors='replace')).hexdigest()}"
+
+
 def tokens(fleet: str) -> str:
     return f"{fleet}tokens"
 
 
-def browser_session(fleet: str, sha256: str) -> str:
-    return f"{fleet}session:{sha256}"
+def browser_session(fleet: str, digest: str) -> str:
+    return f"{fleet}session:{digest}"
 
 
 # -- edits -----------------------------------------------------------------------------------------

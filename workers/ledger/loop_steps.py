@@ -47,7 +47,13 @@ class LoopSteps(AcceptSteps):
     """See tasks.ports.ledger for the methods' contracts."""
 
     def create_loop(
-        self, document: LoopDocument, *, caps: Mapping[Resource, float], tenant: str, by: str
+        self,
+        document: LoopDocument,
+        *,
+        caps: Mapping[Resource, float],
+        tenant: str,
+        by: str,
+        owner: str = "",
     ) -> Written | Literal["conflict", "full"]:
         if not is_loop_name(document.loop.name):
             raise BadInput.at("name", "cannot be the name of a loop")
@@ -55,7 +61,8 @@ class LoopSteps(AcceptSteps):
         spec, address = self._packed(document.items)
         now = self.now()
         config = document.loop
-        fields = {**loop_rows.config_fields(config), "spec": address, "tenant": tenant}
+        belongs = {"tenant": tenant, **({"owner": owner} if owner else {})}
+        fields = {**loop_rows.config_fields(config), "spec": address, **belongs}
         answer = self.calls.one(
             "create_loop",
             self._loops_prefix,
@@ -65,7 +72,7 @@ class LoopSteps(AcceptSteps):
                     "loop": config.model_dump_json(),
                     "items": address,
                     "states": document.states,
-                    "tenant": tenant,
+                    **belongs,
                 }
             ),
             uid=self.new_token(),
@@ -179,6 +186,11 @@ class LoopSteps(AcceptSteps):
             (place, partial(loop_rows.read_loop, name, row)) for place, name, row in found if row
         )
 
+    def loop_owner(self, name: str) -> str | None:
+        """Return the producer that created a loop."""
+        owner: str | None = self.calls.run("HGET", keys.loop(self._loops_prefix, name), "owner")
+        return owner
+
     def loop_items(self, names: Sequence[str]) -> list[Mapping[str, ItemRecord]]:
         places = [keys.loop_items(self._loops_prefix, name) for name in names]
         return [
@@ -262,7 +274,7 @@ class LoopSteps(AcceptSteps):
 
     def _item_job(self, loop: str, item: str, run: ItemRun) -> dict[str, Any]:
         return {
-            **self._accept_request(Submission(id=run.job_id, job=run.job)),
+            **self._accept_request(Submission(id=run.job_id, job=run.job, owner=run.owner)),
             # Earlier releases would end the job without its item.
             **self._schema_of_items(run.job),
             "pool": "agent",

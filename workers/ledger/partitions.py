@@ -91,6 +91,8 @@ class Partitioned:
                 "gate": json.dumps(ProviderPolicy().request()),
             },
         )
+        #: Whether this process runs several claims at once, so that its end may be another's fault.
+        self.shares_process = False
         #: Returns the configured limits of each provider.
         self._ceilings: Callable[[], Mapping[str, ProviderLimits]] = dict
         #: The configured limits that this process last wrote to the ledger.
@@ -168,9 +170,9 @@ class Partitioned:
         spread = self.calls.run("EXISTS", *(keys.jobs(prefix) for prefix in others))
         return number if spread else None
 
-    def new_id(self, job: Job) -> str:
+    def new_id(self, job: Job, owner: str | None = None) -> str:
         """Return the id of a job to be stored."""
-        key, scope = rows.key_of(job, self._settings), rows.scope_of(job, self._settings)
+        key, scope = rows.key_of(job, self._settings, owner), rows.scope_of(job, self._settings)
         numbers = self.numbers()
         number = numbers.count if key is scope is None else numbers.first
         return job_ids.job_id(partitions=number, key=key, scope=scope)
@@ -197,6 +199,7 @@ class Partitioned:
             # By profile: the script reads which one an attempt uses, and nothing of the job's body.
             "hard_ms_of": None if lease else self._own_limits,
             "max_claims": self._settings.max_claims,
+            **({"shared": True} if self.shares_process and lease is None else {}),
         }
 
     def _write_limits(self) -> str:

@@ -52,11 +52,17 @@ class RedisLedger(
     # -- claims ---------------------------------------------------------------------------------
 
     def claim(
-        self, entry: Entry, *, worker: str, lease: float | None = None
+        self,
+        entry: Entry,
+        *,
+        worker: str,
+        lease: float | None = None,
+        holder: str | None = None,
     ) -> Claim | ClaimRefused:
         self._write_limits()
         terms = self._lease_terms(lease)
-        return self._claim("claim", entry, worker, id=entry.job_id, n=entry.attempt, **terms)
+        request = {"id": entry.job_id, "n": entry.attempt, "holder": holder, **terms}
+        return self._claim("claim", entry, worker, **request)
 
     def take_over(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:
         name = keys.attempt(self._prefix(entry.job_id), entry.job_id, entry.attempt)

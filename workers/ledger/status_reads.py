@@ -132,8 +132,16 @@ class StatusReads(Partitioned):
         found = zip(job_ids, self.calls.fields(names, "state"), strict=True)
         return {job_id: state for job_id, state in found if state is not None}
 
-    def job_owner(self, job_id: str) -> tuple[str | None, str | None]:
-        """Return the tenant of a job, and its loop if it does an item of one."""
+    def job_owner(self, job_id: str) -> tuple[str | None, str | None, str | None]:
+        """Return the tenant of a job, its loop if it does an item of one, and its producer."""
         key = keys.job(self._prefix(job_id), job_id)
-        tenant, loop = self.calls.run("HMGET", key, "tenant", "of_loop")
-        return tenant, loop
+        tenant, loop, owner = self.calls.run("HMGET", key, "tenant", "of_loop", "owner")
+        return tenant, loop, owner
+
+    def owned(self, job_ids: Sequence[str], owner: str | None) -> set[str]:
+        """Return those of these jobs that a producer submitted; for None, all of them."""
+        if owner is None or not job_ids:
+            return set(job_ids)
+        names = [keys.job(self._prefix(job_id), job_id) for job_id in job_ids]
+        found = zip(job_ids, self.calls.fields(names, "owner"), strict=True)
+        return {job_id for job_id, each in found if each == owner}

@@ -17,22 +17,26 @@ from mulligan.policies.failures.command_output import first_error
 from mulligan.policies.jobs.job import Message, Output, Seconds
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.errors import BadInput, OutOfCredits, RunnerError
+from mulligan.tasks.ports.errors import BadInput, OutOfCredits, RunnerError, VerifierError
 from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
+from mulligan.workers.sandbox.confinement import STRICT, Confinement, Endpoint, VisiblePath
 from mulligan.workers.sandbox.diff import make_diff, read_diff
-from mulligan.workers.sandbox.subprocesses import (
-    Completed,
-    Limits,
-    ProgramMissing,
-    clean_environment,
-    run,
-)
+from mulligan.workers.sandbox.limits import Limits, ResourceLimits
+from mulligan.workers.sandbox.programs import ProgramMissing
+from mulligan.workers.sandbox.subprocesses import Completed, clean_environment, run
 from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.sandbox.workspace import PrivateCopy, private_copy
 
 #: The workers' operator configures the agent, never a job, because it may use the machine.
-_AGENT_LIMITS = Limits(cpu_seconds=None, memory_bytes=None, file_bytes=1 << 30)
+_AGENT_LIMITS = ResourceLimits(
+    cpu_seconds=None,
+    memory_bytes=None,
+    total_memory_bytes=8 << 30,
+    file_bytes=1 << 30,
+    disk_bytes=10 << 30,
+    processes=4096,
+)
 _STDERR_TAIL = 2000
 #: The limit of a job's answer; the middle of a longer output is left out.
 _LONGEST_ANSWER = 4 << 20
@@ -48,7 +52,11 @@ class CommandOptions(Value):
     timeout: Annotated[Seconds, Field(gt=0)] | None = None
     #: Names of variables to pass on, besides PATH, the locale and a private home.
     env: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], ...] = ()
-    limits: Limits = _AGENT_LIMITS
+    limits: ResourceLimits = _AGENT_LIMITS
+    #: The only places that the program may connect to, as `host:port`; none by default.
+    network: tuple[Endpoint, ...] = Field(default=(), max_length=50)
+    #: Files and directories that it may read, such as those that it is installed in.
+    read: tuple[VisiblePath, ...] = ()
     #: Whose limits and breaker count; several programs may use one account.
     provider: Annotated[str, Field(pattern=r"^[\w][\w.:/@+-]{0,199}$")] | None = None
     #: Exit codes by which the program says that its credits or its quota are used up.
@@ -61,18 +69,35 @@ class CommandRunner:
     Options = CommandOptions
     needs_blobs = True
 
-    def __init__(self, options: CommandOptions, *, blobs: BlobStore | None = None) -> None:
+    def __init__(
+        self,
+        options: CommandOptions,
+        *,
+        blobs: BlobStore | None = None,
+        confinement: Confinement = STRICT,
+    ) -> None:
         self._options = options
         self._blobs = blobs
+        self._limits = Limits(
+            **options.limits.model_dump(),
+            confinement=confinement.model_copy(
+                update={"network": options.network, "read": (*confinement.read, *options.read)}
+            ),
+        )
         self.provider = options.provider or f"command:{Path(options.argv[0]).name}"
         self.defaults = RunnerDefaults(timeout=options.timeout)
 
     @classmethod
     def from_options(
-        cls, options: Mapping[str, Json], *, blobs: BlobStore | None = None
+        cls,
+        options: Mapping[str, Json],
+        *,
+        blobs: BlobStore | None = None,
+        confinement: Confinement = STRICT,
     ) -> CommandRunner:
         """Raise BadInput with every problem, except a missing program, which only a run reveals."""
-        return cls(read_options(CommandOptions, options), blobs=blobs)
+        read = read_options(CommandOptions, options)
+        return cls(read, blobs=blobs, confinement=confinement)
 
     def answer(self, request: Request) -> Output:
         variables = self._variables()
@@ -108,13 +133,14 @@ class CommandRunner:
                 cwd=directory,
                 timeout=min(request.timeout, options.timeout or request.timeout),
                 env=clean_environment(directory.parent, variables),
-                limits=options.limits,
+                limits=self._limits,
                 stdin=prompt_text(request.messages),
                 max_output_bytes=_LONGEST_ANSWER,
             )
         except ProgramMissing as error:
-            fix = "install it where the workers run, or name its full path in argv"
-            raise self._error(f"{error}; {fix}", cause="program_missing") from None
+            raise self._error(str(error), cause="program_missing") from None
+        except VerifierError as error:
+            raise self._error(str(error), cause="not_confined") from None
 
     def _failure(
         self, completed: Completed, variables: Mapping[str, str], paths: WorkerPaths

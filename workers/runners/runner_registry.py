@@ -23,6 +23,7 @@ from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.tasks.ports.runners import Runner
 from mulligan.workers.runners.blocking import BlockedRunner, blocked
+from mulligan.workers.sandbox.confinement import STRICT, Confinement
 from mulligan.workers.settings.profile_pools import HARD_LIMIT, POOL, pool_problems
 
 ENTRY_POINT_GROUP = "mulligan.runners"
@@ -81,6 +82,8 @@ class RunnerRegistry:
     profiles: Profiles = field(default_factory=dict)
     #: Where command runners store their diffs.
     blobs: BlobStore | None = None
+    #: What the programs of command runners may do.
+    confinement: Confinement = STRICT
     _built: OrderedDict[tuple[bool, str], Runner] = field(default_factory=OrderedDict, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
@@ -217,7 +220,8 @@ class RunnerRegistry:
         if kind in _BUILT_IN:
             runner = _built_in(kind)
             if getattr(runner, "needs_blobs", False):
-                return partial(runner.from_options, blobs=self.blobs)
+                build = runner.from_options
+                return partial(build, blobs=self.blobs, confinement=self.confinement)
             return runner.from_options
         plug_ins = _plug_ins()
         if kind in plug_ins:

@@ -13,7 +13,7 @@ from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.diff import apply_diff
-from mulligan.workers.sandbox.subprocesses import Limits
+from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.sandbox.workspace import place_answer, private_copy, restore_protected
 

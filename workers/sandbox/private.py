@@ -12,6 +12,7 @@ import fcntl
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from typing import IO, Any
 
 _PREFIX = "mulligan-"
 _LOCK = "owner.lock"
+_REMOVE_SECONDS = 60.0
 #: Roots that this process has already cleaned up.
 _tidied: set[Path] = set()
 _tidying = threading.Lock()
@@ -94,7 +96,13 @@ def _removed_if_abandoned(private: Path) -> bool:
 
 
 def _remove(private: Path) -> None:
-    shutil.rmtree(private, onerror=_force)
+    """Remove a directory, whatever a program made of it: deeply nested, or closed to its owner."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(private, onerror=_force)
+    if not private.exists():
+        return
+    for argv in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+        subprocess.run([*argv, "--", str(private)], capture_output=True, timeout=_REMOVE_SECONDS)
 
 
 def _force(remove: Callable[..., Any], path: str, _error: Any) -> None:

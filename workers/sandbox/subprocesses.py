@@ -1,4 +1,7 @@
-"""Run an untrusted program with limits, a deadline and capped output, and leave nothing behind."""
+"""Run an untrusted program confined, with limits, a deadline and capped output.
+
+Nothing of it is left behind.
+"""
 
 from __future__ import annotations
 
@@ -7,49 +10,44 @@ import json
 import os
 import secrets
 import selectors
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
-from pydantic import Field
-
-from mulligan.policies.value import Value
 from mulligan.tasks.ports.cancellation import current
 from mulligan.tasks.ports.errors import VerifierError
+from mulligan.workers.sandbox.confinement import Confinement
+from mulligan.workers.sandbox.hidden_process import hide_process
+from mulligan.workers.sandbox.isolation import Isolation, find_isolation
+from mulligan.workers.sandbox.limits import Limits
+from mulligan.workers.sandbox.network import open_network
+from mulligan.workers.sandbox.private import private_directory
+from mulligan.workers.sandbox.programs import (
+    DEFAULT_PATH,
+    ProgramMissing,
+    find_program,
+    require_interpreter,
+)
 from mulligan.workers.sandbox.streams import CappedOutput, pump
+from mulligan.workers.sandbox.surroundings import LAUNCHER, Surroundings, launcher_config
 
-_LAUNCHER = Path(__file__).with_name("launcher.py")
+#: Starts the launcher without this package's own __init__ modules, which take longer.
+_LAUNCHER = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from launcher.supervise import main; main()"
+)
 #: Every descendant inherits this variable, so that those outside the process group are found, too.
 _COOKIE = "MULLIGAN_RUN"
-#: Longer than the launcher tries to kill processes.
-_LAUNCHER_SECONDS = 20.0
+#: Longer than the launcher tries to kill processes, and shorter than what a deadline may be
+#: exceeded by.
+_LAUNCHER_SECONDS = 4.0
+#: For a first start on a busy computer.
+_TRY_SECONDS = 30.0
 _ALLOWED = ("PATH", "LANG", "LANGUAGE", "TZ")
-_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
-
-
-class Limits(Value):
-    """What one program may use; None means no limit."""
-
-    #: Processor time of each process.
-    cpu_seconds: int | None = Field(default=300, ge=1)
-    #: Address space of each process.
-    memory_bytes: int | None = Field(default=2 << 30, ge=1 << 20)
-    #: The largest file it may write.
-    file_bytes: int | None = Field(default=64 << 20, ge=0)
-    #: Processes of the operating-system user: set it only if the workers have a separate user.
-    processes: int | None = Field(default=None, ge=1)
-    #: Bytes to keep of stdout and of stderr; the middle of more is left out.
-    output_bytes: int = Field(default=256 << 10, ge=1024)
-
-
-class ProgramMissing(VerifierError):
-    """The program does not exist or may not be executed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +61,8 @@ class Completed:
     stdout: str
     stderr: str
     elapsed: float
+    #: How it was confined.
+    layers: tuple[str, ...] = ()
 
 
 def clean_environment(private: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -72,7 +72,7 @@ def clean_environment(private: Path, extra: Mapping[str, str] | None = None) -> 
         for name, value in os.environ.items()
         if name in _ALLOWED or name.startswith("LC_")
     }
-    env.setdefault("PATH", _DEFAULT_PATH)
+    env.setdefault("PATH", DEFAULT_PATH)
     for name, folder in (("HOME", "home"), ("TMPDIR", "tmp")):
         directory = private / folder
         directory.mkdir(parents=True, exist_ok=True)
@@ -90,51 +90,93 @@ def run(
     stdin: str | bytes | None = None,
     max_output_bytes: int | None = None,
     pass_fds: Sequence[int] = (),
+    read: Sequence[Path] = (),
 ) -> Completed:
     """Run argv without a shell, and kill everything it started before returning.
 
-    It gets its own session. When it ends, at the deadline, or when this process is killed, its
-    launcher kills its process group and every descendant outside the group. Raise ProgramMissing
-    if it cannot be started.
+    It can write to its directory and to HOME and TMPDIR of its environment, and read the system's
+    programs, this Python, ``read``, its own file and those that the arguments name by their full
+    path. When it ends, at the deadline, or when this process is killed, its launcher kills it and
+    every descendant. Raise ProgramMissing if it cannot be started, and NotConfined if it cannot be
+    confined.
     """
     if not argv:
         raise ValueError("argv is empty")
+    hide_process()
     if not cwd.is_dir():
         raise VerifierError(f"the directory to run in does not exist: {cwd}")
-    _require_program(argv[0], cwd, env)
-    cookie = secrets.token_hex(16)
+    confinement = limits.confinement
+    isolation = isolation_of(confinement)
+    named = [path for path in map(Path, argv[1:]) if path.is_absolute() and path.is_file()]
+    seen = (*confinement.read, *read, *named)
+    around = Surroundings(cwd=cwd, env=env, limits=limits, read=seen)
+    program = find_program(argv[0], cwd, env, (*around.readable, *around.writable))
+    around = replace(around, read=(*seen, program))
+    if isolation.kind != "none":
+        require_interpreter(program, (*around.readable, *around.writable))
     cap = max_output_bytes if max_output_bytes is not None else limits.output_bytes
+    network = open_network(confinement, isolation.kind)
+    if network is None:
+        return _run(argv, isolation, around, timeout, stdin, cap, pass_fds)
+    with network.open():
+        around = replace(around, hosts=network.hosts)
+        inside = (*pass_fds, network.descriptor)
+        return _run(network.argv(argv), isolation, around, timeout, stdin, cap, inside)
+
+
+def isolation_of(confinement: Confinement) -> Isolation:
+    """Return how programs are confined here. Raise NotConfined if they cannot be."""
+    return find_isolation(confinement, _try)
+
+
+def _try(isolation: Isolation) -> str:
+    """Run this Python in the isolation; return what is wrong with it, or nothing."""
+    with private_directory() as work:
+        env, limits = clean_environment(work.parent), Limits()
+        around = Surroundings(cwd=work, env=env, limits=limits)
+        argv = [sys.executable, "-I", "-S", "-c", "open('written', 'x'); print('confined')"]
+        try:
+            done = _run(argv, isolation, around, _TRY_SECONDS, None, limits.output_bytes, ())
+        except VerifierError as error:
+            return str(error)
+    if done.stdout == "confined\n":
+        return ""
+    return (done.stderr.strip() or f"exit code {done.exit_code}").splitlines()[-1]
+
+
+def _run(
+    argv: Sequence[str],
+    isolation: Isolation,
+    around: Surroundings,
+    timeout: float,
+    stdin: str | bytes | None,
+    cap: int,
+    pass_fds: Sequence[int],
+) -> Completed:
+    # In a process namespace nothing outlives its first process, and there is nothing to find.
+    cookie = None if isolation.kind == "bubblewrap" else secrets.token_hex(16)
     started = monotonic()
-    with _started(argv, cwd, {**env, _COOKIE: cookie}, limits, pass_fds) as (process, pipes):
+    with _started(argv, isolation, around, cookie, pass_fds) as (process, pipes):
         try:
             with current().stopping(pipes.close_life):
                 outputs, timed_out = _watch(process, pipes.error, stdin, started + timeout, cap)
         finally:
             pipes.close_life()
             _kill_all(process, cookie)
-        out, err, launch_error = outputs
-    if launch_error.text:
-        raise ProgramMissing(f"{argv[0]}: cannot be started: {launch_error.text}")
-    code = process.returncode
+        out, err, launcher = outputs
+        _, _, exceeded = launcher.text.partition("limit:")
+    if launcher.text and not exceeded:
+        raise ProgramMissing(f"{argv[0]}: cannot be started: {launcher.text}")
+    code = -signal.SIGKILL if process.returncode is None else process.returncode
     return Completed(
         exit_code=code if code >= 0 else None,
         signal=-code if code < 0 else None,
         timed_out=timed_out,
         stdout=out.text,
-        stderr=err.text,
+        stderr=err.text + (f"\nerror: stopped because it {exceeded}\n" if exceeded else ""),
         elapsed=monotonic() - started,
+        layers=isolation.layers,
     )
-
-
-def _require_program(program: str, cwd: Path, env: Mapping[str, str]) -> None:
-    """Raise a clear ProgramMissing before anything runs."""
-    if "/" in program:
-        path = cwd / program
-        found = path.is_file() and os.access(path, os.X_OK)
-    else:
-        found = shutil.which(program, path=env.get("PATH", _DEFAULT_PATH)) is not None
-    if not found:
-        raise ProgramMissing(f"{program}: no such program, or it may not be executed")
 
 
 class _Pipes:
@@ -167,36 +209,51 @@ class _Pipes:
 @contextlib.contextmanager
 def _started(
     argv: Sequence[str],
-    cwd: Path,
-    env: Mapping[str, str],
-    limits: Limits,
+    isolation: Isolation,
+    around: Surroundings,
+    cookie: str | None,
     pass_fds: Sequence[int],
 ) -> Iterator[tuple[subprocess.Popen[bytes], _Pipes]]:
     """Start the program's launcher; yield it and the pipes to it."""
     pipes = _Pipes()
-    config = limits.model_dump(exclude={"output_bytes"})
-    config |= {
+    config = launcher_config(isolation, around) | {
         "error_fd": pipes.error_write,
         "life_fd": pipes.life_read,
         "program_fds": list(pass_fds),
         "parent": os.getpid(),
     }
+    launcher = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        _LAUNCHER,
+        str(LAUNCHER.parent),
+        json.dumps(config),
+    ]
     try:
         try:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_LAUNCHER), json.dumps(config), "--", *argv],
-                cwd=cwd,
-                env=dict(env),
+                [*launcher, "--", *argv],
+                cwd=around.cwd,
+                env={**around.env, **({_COOKIE: cookie} if cookie else {})},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
                 pass_fds=(pipes.error_write, pipes.life_read, *pass_fds),
             )
+        except (OSError, ValueError) as error:  # too long, or with a character that none can have
+            raise ProgramMissing(f"{argv[0]}: cannot be started: {error}") from None
         finally:
             pipes.close_launchers_ends()
-        with process:
+        try:
             yield process, pipes
+        finally:
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
     finally:
         pipes.close()
 
@@ -228,13 +285,18 @@ def has_exited(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _kill_all(process: subprocess.Popen[bytes], cookie: str) -> None:
-    """Wait for the launcher to kill the program, and kill what a killed launcher left."""
+def _kill_all(process: subprocess.Popen[bytes], cookie: str | None) -> None:
+    """Wait for the launcher to kill the program, and kill what a killed launcher left.
+
+    A launcher that needs longer goes on without anybody waiting for it.
+    """
     try:
-        process.wait(_LAUNCHER_SECONDS)
+        code = process.wait(_LAUNCHER_SECONDS)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        threading.Thread(target=process.wait, name="sandbox launcher", daemon=True).start()
+        return
+    if cookie is None or code != -signal.SIGKILL:
+        return
     # Repeated because a process may fork between being listed and being killed.
     for _ in range(20):
         escaped = _with_cookie(f"{_COOKIE}={cookie}".encode())

@@ -36,8 +36,9 @@ class LeaseSettings(BaseModel):
     lease: Seconds = Field(default=30.0, gt=0)
     #: Maximum duration of a claim with its renewals; jobs that need more are refused.
     hard_limit: Seconds = Field(default=3600.0, gt=0)
-    #: An attempt is escalated after this many lost workers.
-    max_claims: int = Field(default=3, ge=1)
+    #: An attempt is escalated after this many lost workers. If others ran in the last one, too, it
+    #: is first tried once more in a process of its own.
+    max_claims: int = Field(default=2, ge=1)
     #: Runs of a verifier that reaches no verdict, before the job is escalated.
     verifier_tries: int = Field(default=3, ge=1)
     #: Time for the process that wrote an outbox entry to publish it, before the sweep does.
@@ -65,5 +66,7 @@ class SizeSettings(BaseModel):
     prompt_cap: int = Field(default=1_000_000, ge=1)
     answer_cap: int = Field(default=4_000_000, ge=1)
     workspace_cap: int = Field(default=20_000_000, ge=1)
+    #: Maximum bytes of a message from the broker, also after inflating it.
+    message_cap: int = Field(default=20_000_000, ge=1000)
     #: The store of snapshots and diffs: a shared directory as file:///path. None: the ledger.
     blob_url: str | None = None

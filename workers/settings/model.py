@@ -38,6 +38,7 @@ from mulligan.workers.settings.ledger_settings import (
 )
 from mulligan.workers.settings.loop_settings import LoopSettings
 from mulligan.workers.settings.pool_settings import PoolSettings
+from mulligan.workers.settings.sandbox_settings import SandboxSettings
 from mulligan.workers.settings.tenant_settings import TenantSettings
 
 
@@ -52,6 +53,7 @@ class Settings(
     ConsoleSettings,
     PoolSettings,
     PatienceSettings,
+    SandboxSettings,
     JobSettings,
     SizeSettings,
     RetentionSettings,

@@ -12,6 +12,8 @@ from typing import Any
 from celery import Celery, signals
 
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.celery.broker import bounded_inflating, guarded_transport
+from mulligan.workers.celery.guarded_consumer import GuardedConsumer, MessageGuard, guard_worker
 from mulligan.workers.celery.periodic import SWEEP, register_periodic, scheduled
 from mulligan.workers.celery.repeated_lines import drop_repeated_lines
 from mulligan.workers.celery.scheduler import Scheduler
@@ -69,6 +71,12 @@ class InstalledApp(WorkerProcess):
             **(conf.broker_transport_options or {}),
         }
 
+    def guard_messages(self) -> None:
+        """Let no message end a worker of the app. Only the size of inflated ones is limited."""
+        guarded_transport.install(None)
+        bounded_inflating.install(self.settings.message_cap)
+        guard_worker(self._app, MessageGuard(refused=self.refused_messages), GuardedConsumer)
+
     def start_sweeping(self) -> None:
         """Sweep in a thread of this worker. Of several workers, one sweeps in each interval."""
         self._scheduler = Scheduler([scheduled(SWEEP, self.services, self._app)])
@@ -107,6 +115,7 @@ def _on_worker_init(instance: Any, **_: Any) -> None:
     """Configure the app before the worker connects."""
     if (found := _find(instance.app)) is not None:
         found.configure()
+        found.guard_messages()
         drop_repeated_lines()
 
 

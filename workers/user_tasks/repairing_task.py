@@ -59,6 +59,7 @@ from mulligan.workers.user_tasks.task_options import (
 from mulligan.workers.user_tasks.transport_errors import transport_fault
 from mulligan.workers.user_tasks.usage import read_usage
 from mulligan.workers.user_tasks.verifier_specs import Check, as_name, build_checks
+from mulligan.workers.verifiers.json_text import repair_json_text
 
 _SIGNALS = (Ignore, Reject, Retry)
 #: How often an eager task is called while a server is away: there is no queue to wait in.
@@ -77,6 +78,10 @@ class RetryCalled(Retry):  # type: ignore[misc] # celery is untyped
         self.failure = failure
         #: The seconds that the task asked to wait, which count after a transport error.
         self.wait = wait
+
+
+class UnreadableError(Exception):
+    """An observed task raised an exception of which Celery cannot read an attribute."""
 
 
 class JobCancelled(Exception):
@@ -247,12 +252,17 @@ class RepairingTask(CanvasTask):
         A message that was recorded before, or whose task type is paused, is not recorded.
         """
         result = run_user_task(context, delivery)
-        if result.outcome != OBSERVED:
+        if result.outcome == OBSERVED:
+            if result.error is not None:
+                raise reportable(result.error)
+            return result.value
+        try:
             value = delivery.call(None)
-            return value.output if isinstance(value, Scored) else value
-        if result.error is not None:
-            raise result.error
-        return result.value
+        except Exception as error:
+            if (shown := reportable(error)) is error:
+                raise
+            raise shown from None
+        return value.output if isinstance(value, Scored) else value
 
     def answer(self, services: Services, entry: Entry, result: DeliveryResult) -> Any:
         """Return the value of a success; report any other outcome."""
@@ -279,7 +289,7 @@ class RepairingTask(CanvasTask):
         output, verdict = view.attempts[-1].output, view.attempts[-1].verdict
         if output is None or verdict is None or view.state != "succeeded":
             raise Ignore
-        return answer_of(output, verdict.results)
+        return answer_of(output, verdict.results, repair_json_text)
 
     def _function(self, *args: Any, **kwargs: Any) -> Any:
         if inspect.ismethod(self.run) or not _takes_self(self.run):
@@ -388,6 +398,16 @@ class RepairingTask(CanvasTask):
 
     def _checks(self) -> list[tuple[VerifierSpec, Verifier]]:
         return build_checks(self.verifiers, installed(self.app).services.verifiers)
+
+
+def reportable(error: Exception) -> Exception:
+    """Return an exception that Celery can report to the caller, who would wait for ever else."""
+    try:
+        getattr(error, "an_attribute_that_is_missing", None)
+    except Exception as problem:  # any of the user's
+        name, why = type(error).__name__, type(problem).__name__
+        return UnreadableError(f"the task raised {name}, whose attributes raise {why} when read")
+    return error
 
 
 def _takes_self(function: Callable[..., Any]) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mulligan.policies.jobs.job import Usage
+from mulligan.policies.jobs.job import MOST_TOKENS, Usage
+from mulligan.policies.value import shortened
 
 #: Our names, and the others that SDKs have for them.
 _NAMES = {
@@ -19,6 +20,12 @@ def read_usage(usage: Any) -> Usage:
     """Read a mapping or an SDK's object. Raises TypeError if it has none of the known numbers."""
     found = {ours: _number(usage, names) for ours, names in _NAMES.items()}
     if set(found.values()) == {None}:
+        for name in (name for names in _NAMES.values() for name in names):
+            if (value := _value(usage, name)) is not None:
+                raise TypeError(
+                    f"report_usage: {name} is {shortened(repr(value), 40)}, not a whole number from"
+                    f" 0 to {MOST_TOKENS:,}"
+                )
         raise TypeError(
             "report_usage needs prompt_tokens and completion_tokens, or total_tokens, not"
             f" a {type(usage).__name__} without them"
@@ -30,8 +37,10 @@ def read_usage(usage: Any) -> Usage:
 
 
 def _number(usage: Any, names: tuple[str, ...]) -> int | None:
-    values = (
-        usage.get(name) if isinstance(usage, Mapping) else getattr(usage, name, None)
-        for name in names
-    )
-    return next((value for value in values if isinstance(value, int) and value >= 0), None)
+    values = (_value(usage, name) for name in names)
+    plausible = (each for each in values if isinstance(each, int) and 0 <= each <= MOST_TOKENS)
+    return next(plausible, None)
+
+
+def _value(usage: Any, name: str) -> Any:
+    return usage.get(name) if isinstance(usage, Mapping) else getattr(usage, name, None)

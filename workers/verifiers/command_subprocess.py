@@ -14,14 +14,10 @@ from mulligan.policies.jobs.job import Seconds
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.verifiers import Candidate
+from mulligan.workers.sandbox.confinement import Endpoint
 from mulligan.workers.sandbox.layout import AnswerLayout, LaidOutAnswer
-from mulligan.workers.sandbox.subprocesses import (
-    Completed,
-    Limits,
-    clean_environment,
-    run,
-    signal_name,
-)
+from mulligan.workers.sandbox.limits import Limits
+from mulligan.workers.sandbox.subprocesses import Completed, clean_environment, run, signal_name
 
 _TAIL_CHARACTERS = 2_000
 
@@ -30,8 +26,8 @@ class CommandSubprocess:
     """Runs argv in a private copy of the workspace, with the answer on stdin.
 
     Without a workspace the directory is empty. Evidence: ``argv``, ``exit_code``, ``signal``,
-    ``timed_out``, ``stderr_tail``, ``stdout_tail``, ``error`` (the program's own first one) and
-    ``coercions``, if any.
+    ``timed_out``, ``stderr_tail``, ``stdout_tail``, ``isolation`` (what confined it), ``error``
+    (the program's own first one) and ``coercions``, if any.
     Codes: ``exit_code``, ``signal``, ``timeout``.
     """
 
@@ -44,6 +40,8 @@ class CommandSubprocess:
         argv: tuple[str, ...] = ()
         timeout: Seconds = Field(default=60.0, gt=0, le=3600)
         expect_exit: int = Field(default=0, ge=0, le=255)
+        #: The only places that it may connect to, as `host:port`; only mulligan.toml may name them.
+        network: tuple[Endpoint, ...] = Field(default=(), max_length=50)
 
     def __init__(
         self,
@@ -54,7 +52,9 @@ class CommandSubprocess:
         root: Path | None = None,
     ) -> None:
         self.options = options
-        self._layout = AnswerLayout(blobs=blobs, limits=limits or Limits(), root=root)
+        self._layout = AnswerLayout(
+            blobs=blobs, limits=(limits or Limits()).reaching(options.network), root=root
+        )
 
     @property
     def longest(self) -> float:
@@ -104,11 +104,11 @@ class CommandSubprocess:
         if completed.timed_out:
             message = f"{program} was stopped after {self.options.timeout:g} s{reason}"
             return Finding(message=message, code="timeout", path=program)
-        if completed.signal is not None:
+        expected = self.options.expect_exit
+        if completed.signal is not None and 128 + completed.signal != expected:
             message = f"{program} was killed by {signal_name(completed.signal)}{reason}"
             return Finding(message=message, code="signal", path=program, actual=completed.signal)
-        expected = self.options.expect_exit
-        if completed.exit_code == expected:
+        if completed.exit_code in (expected, None):
             return None
         instead = f" instead of {expected}" if expected else ""
         return Finding(
@@ -128,5 +128,6 @@ def _evidence(completed: Completed, argv: list[str], error: str) -> dict[str, Js
         "timed_out": completed.timed_out,
         "stderr_tail": completed.stderr[-_TAIL_CHARACTERS:],
         "stdout_tail": completed.stdout[-_TAIL_CHARACTERS:],
+        "isolation": list(completed.layers),
     }
     return evidence | ({"error": error} if error else {})

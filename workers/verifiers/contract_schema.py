@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
-import jsonschema_rs
-from jsonschema_rs import ValidationErrorKind
 from pydantic import ConfigDict, Field
 
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
-from mulligan.policies.problem import Problem
 from mulligan.policies.value import Json, Value
-from mulligan.tasks.ports.errors import BadInput, VerifierError
+from mulligan.tasks.ports.errors import BadInput, TooCostly
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.contract_models import ContractModels, schema_of
+from mulligan.workers.killable.pool import call_killable
+from mulligan.workers.verifiers.compiled_schema import (
+    Schema,
+    check_schema,
+    fits_schema,
+    schema_errors,
+)
 from mulligan.workers.verifiers.json_text import (
     coercion_warnings,
     extraction_of,
@@ -27,84 +31,76 @@ from mulligan.workers.verifiers.json_text import (
     parse_finding,
 )
 from mulligan.workers.verifiers.model_findings import model_findings
-from mulligan.workers.verifiers.schema_findings import brief, schema_findings
+from mulligan.workers.verifiers.schema_cost import schema_parts
 
 #: Of a value with more different errors than this, only the first ones are reported.
 MAX_FINDINGS = 200
-#: More errors than this are not counted.
-_MAX_ERRORS = 20_000
-_DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
+R = TypeVar("R")
 
-Schema = dict[str, Any] | bool
+#: Seconds in which a schema must be compiled, and a value checked.
+_COMPILE_SECONDS = 3.0
+_CHECK_SECONDS = 10.0
+#: Somebody waits for the answer to a submission.
+_WAIT_SECONDS = 5.0
+#: Parts of a schema times characters of a value that may be checked in this process.
+_CHEAP_CHECKS = 4_000_000
 
 
 @dataclass(frozen=True)
 class Contract:
-    """A compiled schema and the hash of its canonical text."""
+    """A schema that can be compiled, and the hash of its canonical text."""
 
     digest: str
-    schema: Schema
-    validator: jsonschema_rs.Validator
+    canonical: str
+    #: What it costs to check one character of a value; None if nobody knows.
+    parts: int | None
 
     @classmethod
     def of(cls, schema: Schema) -> Contract:
-        """Return the compiled contract, from a cache, or raise BadInput with every schema error."""
+        """Return the contract, from a cache, or raise BadInput with every schema error."""
         try:
             canonical = json.dumps(schema, sort_keys=True, separators=(",", ":"))
         except (TypeError, ValueError) as error:
             raise BadInput.at("schema", f"not JSON: {error}") from error
-        return _compile(canonical)
+        except RecursionError:
+            raise BadInput.at("schema", "is nested too deeply") from None
+        return _checked(canonical)
 
-    def errors(self, value: Json) -> list[Finding]:
-        """Return a finding for every error; many at the same place of an array share one."""
-        if self.validator.is_valid(value):
-            return []
-        errors = islice(self.validator.iter_errors(value), _MAX_ERRORS)
-        return schema_findings(map(_decided, errors), self.schema)
+    def errors(self, value: Json, size: int) -> list[Finding]:
+        """Return a finding for every error of a value with this many characters."""
+        if self.parts is not None and self.parts * size <= _CHEAP_CHECKS:
+            return schema_errors(self.canonical, value)
+        try:
+            return self._killable(schema_errors, value)
+        except TooCostly as error:
+            # A pattern that takes too many steps would count as an error of the value.
+            if '"pattern' in self.canonical or self._killable(fits_schema, value):
+                raise
+            message = f"does not fit the schema; why is not known, because {error}"
+            return [Finding(message=message, code="too_costly", path="$")]
 
-
-def _decided(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
-    """Return the error, or raise VerifierError if a pattern was too costly to decide."""
-    undecided = ValidationErrorKind.BacktrackLimitExceeded | ValidationErrorKind.RegexEngineFailure
-    if isinstance(error.kind, undecided):
-        raise VerifierError(f"contract.schema: a pattern is too costly to match: {error.message}")
-    return error
+    def _killable(self, check: Callable[[str, Json], R], value: Json) -> R:
+        what = "checking the answer against the schema"
+        return call_killable(check, self.canonical, value, seconds=_CHECK_SECONDS, what=what)
 
 
 @lru_cache(maxsize=512)
-def _compile(canonical: str) -> Contract:
-    # The canonical text is compiled, so that the order of keys makes no difference.
-    schema: Schema = json.loads(canonical)
-    _check_against_metaschema(schema)
-    try:
-        validator = jsonschema_rs.validator_for(schema, validate_formats=True, offline=True)
-    except ValueError as error:
-        raise BadInput(_schema_problem(error)) from error
-    return Contract(hashlib.sha256(canonical.encode()).hexdigest(), schema, validator)
-
-
-def _check_against_metaschema(schema: Schema) -> None:
-    """Raise BadInput with all errors of a schema; jsonschema-rs itself names only the first."""
-    draft = schema.get("$schema", _DRAFT_2020_12) if isinstance(schema, dict) else _DRAFT_2020_12
-    if not isinstance(draft, str):
-        raise BadInput.at("schema.$schema", "must be the address of a draft")
-    try:
-        metaschema = jsonschema_rs.validator_for({"$schema": draft, "$ref": draft}, offline=True)
-    except ValueError as error:
-        raise BadInput.at(
-            "schema.$schema",
-            f"{brief(draft)!r} is not a known draft; use 2020-12 or draft-07, or leave it out",
-        ) from error
-    # The metaschema consists of parts, and one mistake may violate several of them.
-    problems = dict.fromkeys(_schema_problem(error) for error in metaschema.iter_errors(schema))
-    if problems:
-        raise BadInput(*problems)
-
-
-def _schema_problem(error: ValueError) -> Problem:
-    if not isinstance(error, jsonschema_rs.ValidationError):
-        return Problem.at("schema", str(error))
-    return Problem(brief(error.message), ("schema", *error.instance_path))
+def _checked(canonical: str) -> Contract:
+    parts = schema_parts(json.loads(canonical))
+    if parts is not None:
+        check_schema(canonical)
+    else:
+        try:
+            call_killable(
+                check_schema,
+                canonical,
+                seconds=_COMPILE_SECONDS,
+                what="compiling the schema",
+                wait_seconds=_WAIT_SECONDS,
+            )
+        except TooCostly as error:
+            raise BadInput.at("schema", str(error), "too_costly") from error
+    return Contract(hashlib.sha256(canonical.encode()).hexdigest(), canonical, parts)
 
 
 class ContractSchema:
@@ -147,7 +143,7 @@ class ContractSchema:
         if extraction.coercions:
             evidence["coercions"] = list(extraction.coercions)
         if extraction.parsed:
-            errors = self._errors(extraction.value)
+            errors = self._errors(extraction.value, len(extraction.text))
         else:
             evidence |= parse_evidence(candidate, extraction)
             errors = [parse_finding(extraction, code="not_json")]
@@ -167,12 +163,8 @@ class ContractSchema:
             elapsed_seconds=perf_counter() - started,
         )
 
-    def _errors(self, value: Json) -> list[Finding]:
-        try:
-            errors = self._contract.errors(value)
-        except ValueError as error:
-            # Python's decoder accepts what JSON cannot write, such as lone surrogates.
-            return [Finding(message=f"not a JSON value: {error}", code="not_json", path="$")]
+    def _errors(self, value: Json, size: int) -> list[Finding]:
+        errors = self._contract.errors(value, size)
         model = self._model or self._models.find(self._contract.digest, self.options.taught)
         if model is not None:
             errors += model_findings(model, value, reported=errors)

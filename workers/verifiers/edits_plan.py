@@ -27,15 +27,21 @@ from mulligan.policies.value import Json, Value
 from mulligan.tasks.jobs.validation_errors import problem_of
 from mulligan.tasks.ports.appliers import ApplyContext, EditRefused
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.errors import BadInput, VerifierError
+from mulligan.tasks.ports.errors import BadInput, TooCostly, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
-from mulligan.workers.sandbox.subprocesses import Limits
+from mulligan.workers.killable.pool import call_killable
+from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.workspace import private_copy
 from mulligan.workers.verifiers.json_text import coercion_warnings, extraction_of
 
 _FENCE = re.compile(r"^```[\w-]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 #: A longer text is not read as a plan.
 _MAX_CHARACTERS = 2_000_000
+#: A text of this length is read in a fraction of a second, whatever is in it.
+_CHEAP_CHARACTERS = 10_000
+#: For reading it, and for all edits together: below ``longest``, with the time of a last edit.
+_SECONDS = 30.0
+_EDIT_SECONDS = 150.0
 
 
 class EditsPlan:
@@ -107,7 +113,15 @@ class EditsPlan:
             return {count - 1: _finding(count - 1, plan.edits[-1], message, "schema")}
         registry = default_registry()
         ctx = ApplyContext(root=work, config=Path(self.options.config))
-        found = ((i, self._try_edit(registry, i, edit, ctx)) for i, edit in enumerate(plan.edits))
+        deadline = perf_counter() + _EDIT_SECONDS
+
+        def try_edit(index: int, edit: Edit) -> Finding | None:
+            if perf_counter() > deadline:
+                message = f"the edits before it took longer than {_EDIT_SECONDS:g} s"
+                return _finding(index, edit, message, "does_not_apply")
+            return self._try_edit(registry, index, edit, ctx)
+
+        found = ((index, try_edit(index, edit)) for index, edit in enumerate(plan.edits))
         return {index: finding for index, finding in found if finding is not None}
 
     def _try_edit(self, registry: Any, index: int, edit: Edit, ctx: ApplyContext) -> Finding | None:
@@ -159,40 +173,66 @@ def _finding(index: int, edit: Edit, message: str, code: str) -> Finding:
     return Finding(message=message, code=code, path=f"edits[{index}] ({edit.id}) {edit.target}")
 
 
+#: A plan, or the findings that say why there is none.
+_ReadPlan = tuple[EditPlan | None, list[Finding]]
+
+
 def read_answer(candidate: Candidate) -> tuple[EditPlan | None, list[Finding], tuple[str, ...]]:
     """Return the plan in an answer, or the findings that say why not; and the warnings."""
     extraction = extraction_of(candidate)
     data: Any = extraction.value if extraction.parsed else None
-    warnings = coercion_warnings(extraction) if isinstance(data, dict | list) else ()
-    if not isinstance(data, dict | list):
-        data = _yaml(candidate.output.text)
+    if isinstance(data, dict | list):
+        return *_plan_of(data), coercion_warnings(extraction)
+    text = candidate.output.text
+    if len(text) > _MAX_CHARACTERS:
+        return None, [_not_a_plan(f"it has more than {_MAX_CHARACTERS:,} characters")], ()
+    if len(text) <= _CHEAP_CHARACTERS:
+        return *_yaml_plan(text), ()
+    try:
+        return *call_killable(_yaml_plan, text, seconds=_SECONDS, what="reading it as YAML"), ()
+    except TooCostly as error:
+        return None, [_not_a_plan(str(error))], ()
+
+
+def _yaml_plan(text: str) -> _ReadPlan:
+    """Read a text, or the only fence in it, as YAML. Open fences take quadratic time."""
+    from ruamel.yaml import YAML  # an extra: not every worker has it
+    from ruamel.yaml.error import YAMLError
+
+    from mulligan.workers.yaml_expansion import check_expansion
+
+    fences = _FENCE.findall(text)
+    yaml = YAML(typ="safe", pure=True)
+    data = None
+    try:
+        root = yaml.compose(fences[0] if len(fences) == 1 else text)
+        check_expansion(root)
+        data = None if root is None else yaml.constructor.construct_document(root)
+    except (YAMLError, ValueError, TypeError, RecursionError):
+        pass
+    return _plan_of(data)
+
+
+def _plan_of(data: Any) -> _ReadPlan:
     if isinstance(data, list):
         data = {"edits": data}
     if not isinstance(data, dict):
-        message = "the answer is not a plan: write YAML or JSON with a list of `edits`"
-        expected = "a plan: {edits: [{id, op, target, payload}]}"
-        return None, [Finding(message=message, code="not_a_plan", path="$", expected=expected)], ()
+        return None, [_not_a_plan("write YAML or JSON with a list of `edits`")]
     try:
-        return EditPlan.model_validate(data), [], warnings
+        return EditPlan.model_validate(data), []
     except ValidationError as error:
-        found = [_schema_finding(item) for item in error.errors(include_url=False)]
-        return None, found, warnings
+        return None, [_schema_finding(item) for item in error.errors(include_url=False)]
+
+
+def _not_a_plan(why: str) -> Finding:
+    return Finding(
+        message=f"the answer is not a plan: {why}",
+        code="not_a_plan",
+        path="$",
+        expected="a plan: {edits: [{id, op, target, payload}]}",
+    )
 
 
 def _schema_finding(item: Any) -> Finding:
     problem = problem_of(item)
     return Finding(message=problem.message, code="schema", path=spell_path(("$", *problem.path)))
-
-
-def _yaml(text: str) -> Any:
-    """Read a text, or the only fence in it, as YAML; None if it is not YAML."""
-    if len(text) > _MAX_CHARACTERS:
-        return None
-    from ruamel.yaml import YAML  # an extra: not every worker has it
-    from ruamel.yaml.error import YAMLError
-
-    fences = _FENCE.findall(text)
-    try:
-        return YAML(typ="safe", pure=True).load(fences[0] if len(fences) == 1 else text)
-    except (YAMLError, ValueError, RecursionError):
-        return None

@@ -5,12 +5,22 @@ from __future__ import annotations
 from functools import lru_cache
 
 from mulligan.policies.failures.failure import Finding
-from mulligan.policies.repair.free_repair import JsonExtraction, extract_json
+from mulligan.policies.repair.free_repair import (
+    MAX_QUICK_REPAIR,
+    JsonExtraction,
+    extract_json,
+    repair_syntax,
+)
 from mulligan.policies.value import Json
+from mulligan.tasks.ports.errors import TooCostly
 from mulligan.tasks.ports.verifiers import Candidate
+from mulligan.workers.killable.pool import call_killable
 
 #: Longer texts are parsed again by each verifier rather than kept in memory.
 _CACHED_CHARACTERS = 65_536
+
+#: A text that takes longer to repair is not JSON.
+_REPAIR_SECONDS = 3.0
 
 _MESSAGES = {
     "empty": "the answer is empty",
@@ -25,9 +35,19 @@ _TYPE_NAMES = {
 }  # fmt: skip
 
 
+def repair_json_text(text: str) -> str | None:
+    """Repair the syntax of a JSON text, a long one in a killable child; None if that is costly."""
+    if len(text) <= MAX_QUICK_REPAIR:
+        return repair_syntax(text)
+    try:
+        return call_killable(repair_syntax, text, seconds=_REPAIR_SECONDS)
+    except TooCostly:
+        return None
+
+
 @lru_cache(maxsize=8)
 def _recent(text: str, truncated: bool) -> JsonExtraction:
-    return extract_json(text, truncated=truncated)
+    return extract_json(text, truncated=truncated, repair=repair_json_text)
 
 
 def extraction_of(candidate: Candidate) -> JsonExtraction:
@@ -37,7 +57,7 @@ def extraction_of(candidate: Candidate) -> JsonExtraction:
     """
     text, truncated = candidate.output.text, candidate.output.truncated
     if len(text) > _CACHED_CHARACTERS:
-        return extract_json(text, truncated=truncated)
+        return extract_json(text, truncated=truncated, repair=repair_json_text)
     return _recent(text, truncated)
 
 

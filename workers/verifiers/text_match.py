@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from time import perf_counter
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
+from mulligan.policies.problem import Problem
 from mulligan.policies.value import Value
-from mulligan.tasks.ports.errors import BadInput, VerifierError
+from mulligan.tasks.ports.errors import BadInput, TooCostly, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
+from mulligan.workers.killable.pool import call_killable
 from mulligan.workers.verifiers.bounded_regex import BoundedRegex
+from mulligan.workers.verifiers.pattern_cost import pattern_states
 from mulligan.workers.verifiers.pattern_examples import examples_of, fixed_texts
 
 #: A longer text fails: searching only a part of it could miss something forbidden.
@@ -25,6 +29,14 @@ _NAMED = 50
 _COPIED = 400
 #: Lines to look at for the place of something forbidden.
 _MAX_LINES = 1_000
+#: Seconds in which patterns must be compiled, and a text searched.
+_COMPILE_SECONDS = 3.0
+_SEARCH_SECONDS = 10.0
+#: Somebody waits for the answer to a submission.
+_WAIT_SECONDS = 5.0
+#: States of patterns that this process may compile, and steps of a search that it may make.
+_CHEAP_PATTERNS = 20_000
+_CHEAP_STEPS = 4_000_000
 #: An example must not break another rule in one of these ways.
 _BREAKS = frozenset({"forbidden", "forbidden_pattern", "too_long", "equality", "choice"})
 
@@ -70,6 +82,71 @@ class TextMatch:
             return self
 
     def __init__(self, options: Options) -> None:
+        """Check the options, or raise BadInput."""
+        self.options = options
+        #: The steps to search one character; None if nobody knows.
+        self._steps = _steps(options)
+        if self._steps is not None and self._steps <= _CHEAP_PATTERNS:
+            _matcher(options)
+            return
+        try:
+            call_killable(
+                check_options,
+                options,
+                seconds=_COMPILE_SECONDS,
+                what="compiling the patterns",
+                wait_seconds=_WAIT_SECONDS,
+            )
+        except TooCostly as error:
+            raise BadInput(Problem(str(error), code="too_costly")) from error
+
+    def verify(self, candidate: Candidate) -> VerificationResult:
+        started = perf_counter()
+        errors = tuple(self._findings(candidate.text))
+        return VerificationResult(
+            status=VerificationStatus.FAIL if errors else VerificationStatus.PASS,
+            verifier_id=self.id,
+            summary="; ".join(error.message for error in errors[:3]) or "the text matches",
+            evidence={"length": len(candidate.text)},
+            errors=errors,
+            elapsed_seconds=perf_counter() - started,
+        )
+
+    def _findings(self, text: str) -> list[Finding]:
+        if self._steps is not None and self._steps * len(text) <= _CHEAP_STEPS:
+            return text_findings(self.options, text)
+        return call_killable(
+            text_findings, self.options, text, seconds=_SEARCH_SECONDS, what="searching the answer"
+        )
+
+
+def check_options(options: TextMatch.Options) -> None:
+    """Raise BadInput with the problems of patterns and of the example."""
+    _matcher(options)
+
+
+def text_findings(options: TextMatch.Options, text: str) -> list[Finding]:
+    """Return every broken rule. The answer as a whole comes first, then its parts."""
+    return list(_matcher(options).findings(text))
+
+
+def _steps(options: TextMatch.Options) -> int | None:
+    """Return at most how many steps each character of a text takes; None if nobody knows."""
+    patterns = [pattern_states(each) for each in (*options.regex, *options.not_regex)]
+    known = [each for each in patterns if each is not None]
+    words = (*options.contains, *options.not_contains, *options.choice)
+    return sum(known) + len(words) + 1 if len(known) == len(patterns) else None
+
+
+@lru_cache(maxsize=256)
+def _matcher(options: TextMatch.Options) -> _Matcher:
+    return _Matcher(options)
+
+
+class _Matcher:
+    """The compiled options, which find the broken rules."""
+
+    def __init__(self, options: TextMatch.Options) -> None:
         self.options = options
         self._required = self._compile("regex", options.regex)
         self._forbidden = self._compile("not_regex", options.not_regex)
@@ -84,23 +161,11 @@ class TextMatch:
             raise BadInput(*(problem.below(field) for problem in error.problems)) from error
 
     def _check_example(self, example: str) -> None:
-        wrong = next(self._findings(example), None)
+        wrong = next(self.findings(example), None)
         if wrong is not None:
             raise BadInput.at("example", f"does not pass: {wrong.message}")
 
-    def verify(self, candidate: Candidate) -> VerificationResult:
-        started = perf_counter()
-        errors = tuple(self._findings(candidate.text))
-        return VerificationResult(
-            status=VerificationStatus.FAIL if errors else VerificationStatus.PASS,
-            verifier_id=self.id,
-            summary="; ".join(error.message for error in errors[:3]) or "the text matches",
-            evidence={"length": len(candidate.text)},
-            errors=errors,
-            elapsed_seconds=perf_counter() - started,
-        )
-
-    def _findings(self, text: str) -> Iterator[Finding]:
+    def findings(self, text: str) -> Iterator[Finding]:
         """Yield every broken rule. The answer as a whole comes first, then its parts."""
         yield from self._length(len(text))
         yield from self._whole(text)

@@ -12,15 +12,15 @@ from typing import Any, Protocol, cast
 from pydantic import BaseModel, ValidationError
 
 from mulligan.policies.jobs.job import VerifierSpec, Workspace
-from mulligan.policies.problem import Problem
+from mulligan.policies.problem import Problem, until_costly
 from mulligan.policies.suggestions import name_hint
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.verifiers import Verifier
 from mulligan.workers.contract_models import ContractModels
+from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.protection import Protection
-from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.verifiers.command_subprocess import CommandSubprocess
 from mulligan.workers.verifiers.contract_schema import ContractSchema
 from mulligan.workers.verifiers.edits_plan import EditsPlan
@@ -118,11 +118,11 @@ class VerifierRegistry:
 
     def check(self, specs: Sequence[VerifierSpec], workspace: Workspace | None) -> list[Problem]:
         """Return all problems of a job's verifiers; none means that all can be built."""
-        problems = [
+        problems = until_costly(
             problem.below("verifiers", index)
             for index, spec in enumerate(specs)
             for problem in self.check_one(spec, workspace)
-        ]
+        )
         return problems + _protected_output(workspace)
 
     def check_one(self, spec: VerifierSpec, workspace: Workspace | None) -> list[Problem]:

@@ -12,6 +12,7 @@ from mulligan.console.cli.output import screen
 from mulligan.console.http.access import LOOPBACK
 from mulligan.console.http.context import open_context
 from mulligan.console.server import ConsoleServer, listen
+from mulligan.workers.plain_logs import keep_logs_plain
 from mulligan.workers.settings.model import Settings, load_settings
 
 
@@ -43,4 +44,6 @@ def _serve(settings: Settings) -> None:
             "no one can log in yet: create a token with `mulligan token create --role admin`",
             style="yellow",
         )
-    ConsoleServer(context).run(sockets=[listening])
+    server = ConsoleServer(context)
+    keep_logs_plain()
+    server.run(sockets=[listening])

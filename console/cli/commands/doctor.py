@@ -15,6 +15,7 @@ from mulligan.console.cli.doctor_checks import (
     check_ledger,
     check_parked,
     check_submissions,
+    check_tokens,
     check_workers,
     fail,
     ok,
@@ -83,6 +84,7 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
             else:
                 yield ok("ledger", without_password(found.ledger or ""))
             yield from check_ledger(backend.ledger, found, expected=expected)
+            yield from check_tokens(backend.ledger)
             yield from check_parked(backend.services)
             with backend.app.connection_for_read() as connection:
                 connection.ensure_connection(max_retries=1, timeout=3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -122,9 +120,7 @@ def _label(ledger: LedgerReader, job_id: str) -> str:
 
 
 def _print_event(event: Event) -> None:
-    line = {"id": event.id, "job_id": event.job_id, **event.data}
-    sys.stdout.write(jsonlib.dumps(line, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    screen.emit({"id": event.id, "job_id": event.job_id, **event.data}, indent=None)
 
 
 def cancel(ref: Ref, json: Json = False) -> None:

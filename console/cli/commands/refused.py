@@ -26,8 +26,10 @@ def refused(
     for each in found:
         by = f" by {each.by}" if each.by else ""
         name = each.task_type or "without a task type"
-        screen.say(f"{each.id}  {name}  {each.origin}{by}  {minute(each.at)}")
+        screen.say(f"{each.id or 'a message'}  {name}  {each.origin}{by}  {minute(each.at)}")
         for problem in each.problems:
             screen.say(f"  {problem}")
+        if each.begins:
+            screen.say(f"  it begins with {each.begins}")
     if not found:
         screen.say("no submissions were refused")

@@ -29,9 +29,9 @@ def create(
         bool, typer.Option("--texts", help="Let an ops token read prompts and answers.")
     ] = False,
     expires: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Lifetime, such as 12h or 30d (default: unlimited)."),
-    ] = None,
+        str,
+        typer.Option(metavar="DURATION", help="Lifetime, such as 12h or 30d, or never."),
+    ] = "90d",
     json: Json = False,
 ) -> None:
     """Create a token and show its text once."""
@@ -49,6 +49,8 @@ def create(
     screen.note(
         f"{_about(token)}; it will not be shown again. Send it as `Authorization: Bearer …`"
     )
+    if token.expires_at is None:
+        screen.note("it never expires: whoever copies it keeps access until it is revoked")
 
 
 def list_tokens(json: Json = False) -> None:
@@ -88,15 +90,15 @@ def _store() -> Iterator[Tokens]:
         yield ledger.tokens
 
 
-def _lifetime(text: str | None) -> float | None:
-    if text is None:
+def _lifetime(text: str) -> float | None:
+    if text == "never":
         return None
     try:
         seconds = float(parse_duration(text))
     except ValueError as error:
         raise BadInput.at("--expires", f"{error}") from None
     if not 0 < seconds <= 100 * 365 * 86400:
-        raise BadInput.at("--expires", "must be more than 0 and at most 36500d")
+        raise BadInput.at("--expires", "must be more than 0 and at most 36500d, or never")
     return seconds
 
 
@@ -109,5 +111,6 @@ def _about(token: Token) -> str:
     parts += [f"{token.name!r}"] if token.name else []
     parts += [f"tenant {token.tenant}"] if token.tenant is not None else []
     parts += ["with texts"] if token.role == "ops" and token.texts else []
-    parts += [f"until {timestamp(token.expires_at, None)}"] if token.expires_at else []
+    until = token.expires_at
+    parts += [f"until {timestamp(until, None)}" if until is not None else "never expires"]
     return "  ".join(parts)

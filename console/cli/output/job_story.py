@@ -109,7 +109,8 @@ def print_checks(checks: Sequence[CheckStory]) -> None:
         mark, style = _MARKS[check.status]
         console.print(f"  {mark} ", style=style, end="")
         points = f"  ({score(check.score)}/100)" if check.score is not None else ""
-        screen.say(f"{check.verifier}  {check.summary}{points}")
+        inside = "  in_process" if check.in_process else ""
+        screen.say(f"{check.verifier}  {check.summary}{points}{inside}")
         for error in check.errors:
             screen.say(f"      {error}")
         if check.more:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-#: All control characters except tab and newline, and those that change the direction of a text.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+from mulligan.policies.terminal_text import terminal_json, terminal_text
+
 #: Without a terminal lines are not wrapped, and a table keeps all its columns.
 _WIDTH_WITHOUT_TERMINAL = 140
 
@@ -48,12 +47,8 @@ class _SafeConsole(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
-            if segment.control or not _CONTROL.search(segment.text):
-                yield segment
-            else:
-                yield Segment(
-                    _CONTROL.sub("\N{REPLACEMENT CHARACTER}", segment.text), segment.style
-                )
+            plain = segment.text if segment.control else terminal_text(segment.text)
+            yield segment if plain == segment.text else Segment(plain, segment.style)
 
 
 def say(text: str = "", *, style: str | None = None) -> None:
@@ -73,9 +68,12 @@ def complain(*problems: str) -> None:
         console.print(problem, soft_wrap=True)
 
 
-def emit(document: Any) -> None:
-    """Print one JSON document on stdout."""
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
+def emit(document: Any, *, indent: int | None = 2) -> None:
+    """Print one JSON document on stdout; without ``indent``, as one line and at once."""
+    text = json.dumps(document, indent=indent, ensure_ascii=False, default=str)
+    sys.stdout.write(terminal_json(text) + "\n")
+    if indent is None:
+        sys.stdout.flush()
 
 
 def discard_output() -> None:

@@ -16,6 +16,7 @@ from fastapi import Path as InPath
 from starlette.requests import Request
 
 from mulligan.console.http.access import Caller, needs
+from mulligan.console.http.body_rights import check_plan_rights
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors, invalid, not_found
 from mulligan.console.http.models.edit_models import (
@@ -34,12 +35,14 @@ from mulligan.console.http.models.edit_models import (
     edit_document,
     row,
 )
-from mulligan.policies.edits.session import EditRecord, EditSession
+from mulligan.console.http.routes.job_routes import JOB_ID
+from mulligan.policies.edits.session import EditDelta, EditRecord, EditSession
 from mulligan.policies.suggestions import name_hint
 from mulligan.tasks.edits.advance import RetryLater
 from mulligan.tasks.ports.appliers import EditConflict
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.sessions.engine import EditEngine, build_edit_engine
+from mulligan.workers.edits.sessions.session_store import UnreadableSession
 from mulligan.workers.edits.tree import confined_paths
 from mulligan.workers.edits.tree.journal import TreeFault
 from mulligan.workers.ledger.stores.tokens import Role
@@ -69,7 +72,6 @@ def _needs_without_tenant(*roles: Role) -> Callable[[Request], Caller]:
 
 
 Reader = Annotated[Caller, Depends(_needs_without_tenant("producer", "ops"))]
-Author = Annotated[Caller, Depends(_needs_without_tenant("producer"))]
 Ops = Annotated[Caller, Depends(_needs_without_tenant("ops"))]
 Limit = Annotated[int, Query(ge=1, le=_SESSIONS_SEARCHED)]
 SessionName = Annotated[
@@ -91,18 +93,24 @@ def create_router(context: ConsoleContext) -> APIRouter:
 
 def _add_submitting(router: APIRouter, context: ConsoleContext) -> None:
     @router.post("/api/edits", status_code=202, responses=errors(409))
-    def submit(body: PlanSubmission, caller: Author, response: Response) -> SessionDocument:
-        """Submit a plan for a workspace of this host. Its edit worker applies it."""
-        session = _begin(context, body, by=caller.name)
+    def submit(body: PlanSubmission, caller: Reader, response: Response) -> SessionDocument:
+        """Submit a plan for a workspace of this host. Its edit worker applies it.
+
+        Only ops may ask for less review or a weaker gate than the default.
+        """
+        check_plan_rights(caller, body)
+        if body.plan.author is not None and caller.owner is not None:
+            _check_author(context, caller, body.plan.author)
+        session = _begin(context, body, caller)
         response.headers["Location"] = f"/api/edits/{session.id}"
         return document(session, workspace_of(context, session), texts=caller.texts)
 
 
 def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/api/edits")
-    def sessions(_: Reader, limit: Limit = 100) -> SessionList:
-        """List sessions, newest first."""
-        found, unreadable = edit_engine(context).sessions.read_recent(limit=limit)
+    def sessions(caller: Reader, limit: Limit = 100) -> SessionList:
+        """List sessions, newest first. A producer sees its own."""
+        found, unreadable = recent_sessions(context, caller, limit=limit)
         return SessionList(
             sessions=[row(each, workspace_of(context, each)) for each in found],
             unreadable=[UnreadableRow(id=each.id, problem=each.problem) for each in unreadable],
@@ -111,7 +119,7 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/api/edits/reviews")
     def reviews(caller: Reader, limit: Limit = 100) -> ReviewList:
         """List the edits that wait for review, newest session first."""
-        found = find_waiting(context)[:limit]
+        found = find_waiting(context, caller)[:limit]
         return ReviewList(reviews=[edit_document(s, r, texts=caller.texts) for s, r in found])
 
     @router.get("/api/edits/history")
@@ -124,7 +132,7 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
         """List measured effects, newest first, each edit once."""
         found = [
             delta_document(delta, texts=caller.texts)
-            for delta in edit_engine(context).sessions.deltas(limit=10_000)
+            for delta in visible_deltas(context, caller, limit=10_000)
             if session in (None, "", delta.session)
             and (not cluster or cluster in delta.cluster_deltas)
         ]
@@ -133,7 +141,7 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/api/edits/{session}", responses=errors(404))
     def session(session: SessionName, caller: Reader) -> SessionDocument:
         """Show a session: each edit with its outcome, diff and measured effect."""
-        found = find_session(context, session)
+        found = find_session(context, caller, session)
         return document(found, workspace_of(context, found), texts=caller.texts)
 
 
@@ -143,7 +151,7 @@ def _add_deciding(router: APIRouter, context: ConsoleContext) -> None:
         session: SessionName, edit: EditName, caller: Ops, body: DecisionNote = _NO_NOTE
     ) -> EditDocument:
         """Approve an edit. It still has to pass the gate."""
-        find_edit(find_session(context, session), edit)
+        find_edit(find_session(context, caller, session), edit)
         with _conflicts_as_409():
             done = _approve(edit_engine(context), session, edit, by=caller.name, note=body.note)
         return edit_document(done, find_edit(done, edit), texts=caller.texts)
@@ -153,7 +161,7 @@ def _add_deciding(router: APIRouter, context: ConsoleContext) -> None:
         session: SessionName, edit: EditName, body: DecisionReason, caller: Ops
     ) -> EditDocument:
         """Reject an edit, with the reason."""
-        find_edit(find_session(context, session), edit)
+        find_edit(find_session(context, caller, session), edit)
         with _conflicts_as_409():
             done = edit_engine(context).reject(session, edit, by=caller.name, note=body.note)
         return edit_document(done, find_edit(done, edit), texts=caller.texts)
@@ -165,7 +173,7 @@ def _add_rollback(router: APIRouter, context: ConsoleContext) -> None:
         session: SessionName, caller: Ops, body: DecisionNote = _NO_NOTE
     ) -> RollbackResult:
         """Roll back all edits of a session, byte for byte, and withdraw its pending edits."""
-        find_session(context, session)
+        find_session(context, caller, session)
         return _roll_back(context, caller, session, None, body)
 
     @router.post("/api/edits/{session}/{edit}/rollback", responses=errors(404, 409))
@@ -173,7 +181,7 @@ def _add_rollback(router: APIRouter, context: ConsoleContext) -> None:
         session: SessionName, edit: EditName, caller: Ops, body: DecisionNote = _NO_NOTE
     ) -> RollbackResult:
         """Roll back one edit, byte for byte. Repeating is harmless."""
-        find_edit(find_session(context, session), edit)
+        find_edit(find_session(context, caller, session), edit)
         return _roll_back(context, caller, session, edit, body)
 
 
@@ -197,11 +205,11 @@ def edit_engine(context: ConsoleContext) -> EditEngine:
     )
 
 
-def find_session(context: ConsoleContext, name: str) -> EditSession:
-    """Return a session, or answer 404."""
+def find_session(context: ConsoleContext, caller: Caller, name: str) -> EditSession:
+    """Return a session, or answer 404 if it does not exist or the caller may not see it."""
     possible = _SESSION_ID.fullmatch(name) and name not in _RESERVED
     found = edit_engine(context).sessions.find(name) if possible else None
-    if found is None:
+    if found is None or not caller.owns(found.session.owner):
         raise not_found(f"session {name!r}")
     return found.session
 
@@ -214,9 +222,32 @@ def find_edit(session: EditSession, name: str) -> EditRecord:
     return session.records[index]
 
 
-def find_waiting(context: ConsoleContext) -> list[tuple[EditSession, EditRecord]]:
+def recent_sessions(
+    context: ConsoleContext, caller: Caller, *, limit: int
+) -> tuple[list[EditSession], list[UnreadableSession]]:
+    """Return the newest sessions that a caller may see, and those that cannot be read."""
+    sessions = edit_engine(context).sessions
+    if caller.owner is None:
+        return sessions.read_recent(limit=limit)
+    found = sessions.recent(limit=_SESSIONS_SEARCHED)
+    return [each for each in found if caller.owns(each.owner)][:limit], []
+
+
+def visible_deltas(
+    context: ConsoleContext, caller: Caller, *, limit: int = 10_000
+) -> list[EditDelta]:
+    """Return the measured effects that a caller may see, newest first."""
+    found = edit_engine(context).sessions.deltas(limit=limit)
+    if caller.owner is None:
+        return found
+    sessions, _ = recent_sessions(context, caller, limit=_SESSIONS_SEARCHED)
+    own = {each.id for each in sessions}
+    return [delta for delta in found if delta.session in own]
+
+
+def find_waiting(context: ConsoleContext, caller: Caller) -> list[tuple[EditSession, EditRecord]]:
     """Return the edits that wait for review, newest session first."""
-    found = edit_engine(context).sessions.recent(limit=_SESSIONS_SEARCHED)
+    found, _ = recent_sessions(context, caller, limit=_SESSIONS_SEARCHED)
     return [(s, record) for s in found for record in s.records if record.reviewable]
 
 
@@ -229,7 +260,7 @@ def workspace_of(context: ConsoleContext, session: EditSession) -> str | None:
 # -- acting --------------------------------------------------------------------------------------
 
 
-def _begin(context: ConsoleContext, body: PlanSubmission, *, by: str) -> EditSession:
+def _begin(context: ConsoleContext, body: PlanSubmission, caller: Caller) -> EditSession:
     plan, engine = body.plan, edit_engine(context)
     if plan.session in _RESERVED:
         raise invalid(f"plan.session: {plan.session!r} is a reserved name; choose another")
@@ -245,12 +276,20 @@ def _begin(context: ConsoleContext, body: PlanSubmission, *, by: str) -> EditSes
             suite=body.suite,
             config=body.config,
             inline=False,
-            by=by,
+            by=caller.name,
+            owner=caller.owner,
         )
     except BadInput as error:
         if error.has("session_exists"):
             raise HttpError(409, "session_exists", str(error)) from None
         raise
+
+
+def _check_author(context: ConsoleContext, caller: Caller, job_id: str) -> None:
+    """Refuse another producer's job as the author: it would run again with a corrected prompt."""
+    view = context.ledger.job(job_id) if JOB_ID.match(job_id) else None
+    if view is None or not caller.owns(view.owner):
+        raise invalid(f"plan.author: there is no job {job_id!r}")
 
 
 def _workspace_root(context: ConsoleContext, name: str, host: str) -> Path:

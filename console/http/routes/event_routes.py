@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from mulligan.console.http.access import Reader, still_authenticated
+from mulligan.console.http.access import Caller, Reader, still_authenticated
 from mulligan.console.http.broadcast import Broadcast, EventFilter, Listener
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import errors
@@ -120,9 +120,10 @@ def create_router(context: ConsoleContext) -> APIRouter:
         """Stream all events from now on, or after a given event."""
         start = last_event_id or after
         position = context.broadcast.position(start) if start else None
-        chosen = EventFilter(tenant=caller.tenant_filter(tenant), texts=caller.texts)
-        allowed = partial(still_authenticated, request, caller)
-        return await open_stream(context, chosen, position, allowed)
+        chosen = EventFilter(
+            tenant=caller.tenant_filter(tenant), owner=caller.owner, texts=caller.texts
+        )
+        return await open_stream(context, request, caller, chosen, position)
 
     @router.get(
         "/api/jobs/{job_id}/events",
@@ -141,8 +142,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
         start = last_event_id or after or just_before(view.created_at)
         chosen = EventFilter(job=view.id, texts=caller.texts)
         position = context.broadcast.position(start)
-        allowed = partial(still_authenticated, request, caller)
-        return await open_stream(context, chosen, position, allowed)
+        return await open_stream(context, request, caller, chosen, position)
 
     return router
 
@@ -157,7 +157,12 @@ def just_before(moment: float) -> str:
 
 
 async def open_stream(
-    context: ConsoleContext, chosen: EventFilter, after: Position | None, allowed: Allowed
+    context: ConsoleContext,
+    request: Request,
+    caller: Caller,
+    chosen: EventFilter,
+    after: Position | None,
 ) -> Response:
-    listener = await context.broadcast.listen(chosen, after=after)
+    listener = await context.broadcast.listen(chosen, caller=caller.bucket, after=after)
+    allowed = partial(still_authenticated, request, caller)
     return EventStream(context.broadcast, listener, allowed)

@@ -11,7 +11,7 @@ from mulligan.console.http.access import Caller, Producer
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors, not_found
 from mulligan.console.http.models.camel_model import CamelModel
-from mulligan.console.http.routes.job_routes import Key, visible_job, with_key
+from mulligan.console.http.routes.job_routes import Key, with_key
 from mulligan.policies.cycles.cycle import PROTOCOL_VERSION, CycleStatus
 from mulligan.policies.cycles.delayed import SAME_FORMULATION, suggested
 from mulligan.policies.failures.failure import Finding
@@ -175,7 +175,12 @@ def create_router(context: ConsoleContext) -> APIRouter:
     ) -> Any:
         """Claim a subject's next task: its mandatory retry, what it holds, then the rest."""
         response.headers["Cache-Control"] = "no-store"
-        task = next_task(context.services.context, subject, tenant=caller.tenant_filter(tenant))
+        task = next_task(
+            context.services.context,
+            subject,
+            tenant=caller.tenant_filter(tenant),
+            owner=caller.owner,
+        )
         if task is None:
             return Response(status_code=204, headers={"Cache-Control": "no-store"})
         return _document(task)
@@ -216,15 +221,29 @@ def _record(
     attempt_context, report = context.services.context, body.report()
     if body.token is None:
         job_id, result = record_attempt(
-            attempt_context, context.services.intake, _owned(context, body, caller, key), report
+            attempt_context,
+            context.services.intake,
+            _owned(context, body, caller, key),
+            report,
+            owner=caller.owner,
         )
         _check_refusal(result)
         return job_id, 1, None
     lease = parse_token(body.token)
-    visible_job(context, caller, lease.entry.job_id)
+    _check_reporter(context, caller, lease.entry.job_id)
     _check_refusal(report_attempt(attempt_context, lease, report))
     entry = lease.entry
     return entry.job_id, entry.attempt, entry.cycle_id if entry.kind == "cycle" else None
+
+
+def _check_reporter(context: ConsoleContext, caller: Caller, job_id: str) -> None:
+    """Raise 404 for the job of another tenant or producer.
+
+    Everyone in a tenant may have claimed a task of a job that no producer submitted.
+    """
+    tenant, _, owner = context.ledger.job_owner(job_id)
+    if not caller.sees(tenant) or not (owner is None or caller.owns(owner)):
+        raise not_found(f"job {job_id!r}")
 
 
 def _owned(

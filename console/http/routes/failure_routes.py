@@ -117,7 +117,14 @@ def create_router(context: ConsoleContext) -> APIRouter:
         """List the failure signatures of a window, the most frequent first."""
         choice = RankingFilter(tenant=caller.tenant, kind=kind, task_type=task_type, model=model)
         figures = context.services.figures
-        report = failures_report(context.ledger, figures, window=window, choice=choice, limit=limit)
+        report = failures_report(
+            context.ledger,
+            figures,
+            window=window,
+            choice=choice,
+            limit=limit,
+            owner=caller.owner,
+        )
         return FailureList.model_validate(report)
 
     @router.get("/{signature}", responses=errors(404))
@@ -130,6 +137,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
             window=window,
             tenant=caller.tenant,
             texts=caller.texts,
+            owner=caller.owner,
         )
         if report is None:
             raise not_found(f"failure {signature!r} in the last {window}")

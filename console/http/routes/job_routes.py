@@ -24,7 +24,7 @@ from mulligan.tasks.ports.ledger import JobView
 from mulligan.workers.ledger.job_pages import JobFilter
 
 #: Anything else could address another of the ledger's keys.
-_ID = re.compile(r"^p\d\d-[0-9a-z]{1,64}$", re.ASCII)
+JOB_ID = re.compile(r"^p\d\d-[0-9a-z]{1,64}$", re.ASCII)
 #: The most jobs that one request may submit.
 MAX_JOBS = 1000
 #: The most jobs that one request may read by their ids.
@@ -103,7 +103,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
         try:
             read = read_jobs(keyed, context.services.intake.problems, single=not is_list)
             jobs = [_owned(context, job, caller, i) for i, job in enumerate(read)]
-            accepted = _accept(context, jobs)
+            accepted = _accept(context, jobs, caller)
         except BadInput as error:
             context.ledger.refused_submissions.note(
                 error.problems,
@@ -147,7 +147,10 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
         cursor: Annotated[str | None, Query(max_length=100)] = None,
         ids: Ids = None,
     ) -> JobList:
-        """List jobs, newest first; with a state, by when they entered it; or the jobs by id."""
+        """List jobs, newest first; with a state, by when they entered it; or the jobs by id.
+
+        A producer sees what it submitted.
+        """
         if ids is not None:
             if any(each is not None for each in (state, task_type, label, since, until, cursor)):
                 raise invalid("ids: cannot be combined with a filter or a cursor")
@@ -157,6 +160,7 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
             task_type=task_type,
             labels=parse_labels(label or ()),
             tenant=caller.tenant,
+            owner=caller.owner,
             since=since,
             until=until,
         )
@@ -172,8 +176,8 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
 
 def visible_job(context: ConsoleContext, caller: Caller, job_id: str) -> JobView:
     """Return the job, or raise 404 if it does not exist or the caller may not see it."""
-    view = context.ledger.job(job_id) if _ID.match(job_id) else None
-    if view is None or not caller.sees(view.tenant):
+    view = context.ledger.job(job_id) if JOB_ID.match(job_id) else None
+    if view is None or not (caller.sees(view.tenant) and caller.owns(view.owner)):
         raise not_found(f"job {job_id!r}")
     return view
 
@@ -182,8 +186,8 @@ def _by_ids(context: ConsoleContext, caller: Caller, ids: Sequence[str]) -> JobL
     """Return the jobs with these ids, without those that do not exist for this caller."""
     if len(ids) > MAX_IDS:
         raise invalid(f"ids: up to {MAX_IDS} at a time, not {len(ids):,}")
-    valid = [job_id for job_id in ids if _ID.match(job_id)]
-    rows = context.ledger.find_jobs(valid, tenant=caller.tenant)
+    valid = [job_id for job_id in ids if JOB_ID.match(job_id)]
+    rows = context.ledger.find_jobs(valid, tenant=caller.tenant, owner=caller.owner)
     return JobList(jobs=[summary(row, texts=caller.texts) for row in rows], cursor=None)
 
 
@@ -232,8 +236,8 @@ def _owned(context: ConsoleContext, job: Job, caller: Caller, index: int) -> Job
     return job.model_copy(update={"labels": {**job.labels, name: caller.tenant}})
 
 
-def _accept(context: ConsoleContext, jobs: Sequence[Job]) -> list[AcceptedJob]:
-    accepted = submit_jobs(context.services.intake, jobs)
+def _accept(context: ConsoleContext, jobs: Sequence[Job], caller: Caller) -> list[AcceptedJob]:
+    accepted = submit_jobs(context.services.intake, jobs, owner=caller.owner)
     return [AcceptedJob(id=answer.id, status=answer.status) for answer in accepted]
 
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import RedirectResponse, Response
 
-from mulligan.console.http.access import COOKIE, authenticate
+from mulligan.console.http.access import COOKIE, authenticate, token_refusal
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import HttpError, errors, rate_limited
 from mulligan.console.http.login_redirect import LOGIN, local_path
@@ -73,9 +73,10 @@ def create_router(context: ConsoleContext) -> APIRouter:
             raise rate_limited(wait)
         # The error page needs it for its login form.
         request.state.login_target = local_path(form.get("next", ""))
-        token = context.tokens.find(form.get("token", "").strip())
+        text = form.get("token", "").strip()
+        token = context.tokens.find(text)
         if token is None:
-            raise HttpError(403, "unknown_token", "the token is unknown, revoked or expired")
+            raise HttpError(403, "unknown_token", token_refusal(context, text))
         response = RedirectResponse(request.state.login_target, 303)
         response.set_cookie(
             COOKIE,

@@ -5,7 +5,6 @@ Seed programs call an item of a loop a test; so do the paths.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query
@@ -13,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mulligan.console.http.access import Caller, Producer, Reader, still_authenticated
+from mulligan.console.http.access import Caller, Producer, Reader
 from mulligan.console.http.broadcast import EventFilter
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import errors
@@ -161,12 +160,13 @@ def _add_transcripts(router: APIRouter, context: ConsoleContext) -> None:
         """Stream the events of a loop, its items and their jobs since it was created."""
         view = await run_in_threadpool(visible_loop, context, caller, loop_id)
         start = last_event_id or after or just_before(view.snapshot.loop.created_at)
-        chosen = EventFilter(loop=loop_id, tenant=caller.tenant, texts=caller.texts)
+        chosen = EventFilter(
+            loop=loop_id, tenant=caller.tenant, owner=caller.owner, texts=caller.texts
+        )
         position = context.broadcast.position(start)
-        allowed = partial(still_authenticated, request, caller)
-        return await open_stream(context, chosen, position, allowed)
+        return await open_stream(context, request, caller, chosen, position)
 
 
 def _shown(context: ConsoleContext, caller: Caller, loop: str, item: str) -> ItemDetail:
-    view = view_item(context.services.loops, loop, item, tenant=caller.tenant)
+    view = view_item(context.services.loops, loop, item, tenant=caller.tenant, owner=caller.owner)
     return item_detail(view, texts=caller.texts)

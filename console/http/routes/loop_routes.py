@@ -133,7 +133,9 @@ def _add_creating(router: APIRouter, context: ConsoleContext) -> None:
             return _dry_run(context, asked)
         name = asked.document.loop.name
         loops = context.services.loops
-        written = change.create_loop(loops, asked.document, tenant=tenant, by=caller.name)
+        written = change.create_loop(
+            loops, asked.document, tenant=tenant, by=caller.name, owner=caller.owner or ""
+        )
         if asked.options.start:
             change.start_new(loops, name, changes)
         response.status_code = 201 if written.status == "written" else 200
@@ -164,7 +166,9 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> LoopList:
         """List loops, newest first."""
-        found = list_loops(loops, tenant=caller.tenant, state=state, limit=limit)
+        found = list_loops(
+            loops, tenant=caller.tenant, owner=caller.owner, state=state, limit=limit
+        )
         return LoopList(loops=[row(each) for each in found])
 
     @router.get("/api/loops/{loop_id}", responses=errors(404))
@@ -185,7 +189,7 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
         test: Annotated[str | None, Query(max_length=200)] = None,
     ) -> WhyRow:
         """Say why a loop or one of its items does not run, and what changes it."""
-        return why_row(why(loops, loop_id, test, tenant=caller.tenant))
+        return why_row(why(loops, loop_id, test, tenant=caller.tenant, owner=caller.owner))
 
     @router.get("/api/loops/{loop_id}/log", responses=errors(404))
     def log(
@@ -193,7 +197,7 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
     ) -> LoopLog:
         """List who changed a loop and why its items got their slots, newest first."""
         visible_loop(context, caller, loop_id)
-        notes = read_log(loops, loop_id, limit=limit, tenant=caller.tenant)
+        notes = read_log(loops, loop_id, limit=limit, tenant=caller.tenant, owner=caller.owner)
         return LoopLog(log=note_rows(notes))
 
 
@@ -240,7 +244,7 @@ def _add_changing(router: APIRouter, context: ConsoleContext) -> None:
     @router.delete("/api/loops/{loop_id}", status_code=204, responses=errors(404, 409))
     def delete(loop_id: LoopId, caller: Reader, changes: Changes) -> None:
         """Forget a loop that is not running or paused. The jobs of its items are kept."""
-        change.delete(loops, loop_id, changes, tenant=caller.tenant)
+        change.delete(loops, loop_id, changes, tenant=caller.tenant, owner=caller.owner)
 
 
 def _add_slots(router: APIRouter, context: ConsoleContext) -> None:
@@ -269,7 +273,7 @@ def _refuse_tenants(caller: Caller) -> None:
 
 def visible_loop(context: ConsoleContext, caller: Caller, name: str) -> LoopView:
     """Return the loop, or raise 404 if it does not exist or the caller may not see it."""
-    return view_loop(context.services.loops, name, tenant=caller.tenant)
+    return view_loop(context.services.loops, name, tenant=caller.tenant, owner=caller.owner)
 
 
 def _shown(context: ConsoleContext, caller: Caller, name: str) -> LoopDetail:

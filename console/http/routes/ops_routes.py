@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Response
@@ -128,6 +129,8 @@ def create_router(context: ConsoleContext) -> APIRouter:
     def refused(caller: Ops, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> RefusedList:
         """List refused submissions with their problems; a tenant's token sees its own."""
         found = context.ledger.refused_submissions.newest(limit=limit, tenant=caller.tenant)
+        if not caller.texts:  # a message may begin with a prompt
+            found = [replace(each, begins=None) for each in found]
         return RefusedList(submissions=found)
 
     _add_outbox(router, context)

@@ -145,9 +145,17 @@ class AttemptLedger(Protocol):
     """Claiming an attempt and recording its outcome."""
 
     def claim(
-        self, entry: Entry, *, worker: str, lease: float | None = None
+        self,
+        entry: Entry,
+        *,
+        worker: str,
+        lease: float | None = None,
+        holder: str | None = None,
     ) -> Claim | ClaimRefused:
-        """Claim an attempt. A caller that does not renew its lease gives its length in seconds."""
+        """Claim an attempt. A caller that does not renew its lease gives its length in seconds.
+
+        ``holder``: the producer that claims external work; its subject then holds it for it alone.
+        """
 
     def take_over(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:
         """Return the claim that a worker holds, for the process that ends this worker."""

@@ -36,7 +36,12 @@ class CycleLedger(Protocol):
     """Claiming delayed verifications and ending cycles."""
 
     def claim_cycle(
-        self, entry: Entry, *, worker: str, lease: float | None = None
+        self,
+        entry: Entry,
+        *,
+        worker: str,
+        lease: float | None = None,
+        holder: str | None = None,
     ) -> CycleClaim | ClaimRefused:
         """Claim a delayed verification that is due."""
 

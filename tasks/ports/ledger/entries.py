@@ -95,6 +95,8 @@ class ClaimRefused:
     """There is nothing to do for this message.
 
     ``detail`` is the cause of an escalation, or the reason behind which the entry waits.
+    ``alone``: it has lost too many workers, and other work ran in the last one, too. A process that
+    runs nothing else may claim it once more.
     """
 
     reason: Literal[
@@ -107,6 +109,7 @@ class ClaimRefused:
         "no_slot",
         "provider_busy",
         "early",
+        "alone",
         "newer",
         "escalated",
         "stored",

@@ -22,10 +22,13 @@ class NextEntry:
 class ExternalLedger(Protocol):
     """The tasks and the session of a subject."""
 
-    def next_of(self, subject: str, *, tenant: str | None = None) -> NextEntry | None:
+    def next_of(
+        self, subject: str, *, tenant: str | None = None, owner: str | None = None
+    ) -> NextEntry | None:
         """Return a subject's next task: its mandatory retry, then what it holds, then the rest.
 
-        A task behind a pause or a quota is skipped, and its job waits for that.
+        A task behind a pause or a quota is skipped, and its job waits for that. ``owner``: without
+        the work of other producers.
         """
 
     def hold(self, lease: Lease, *, report: str | None = None) -> Claim | CycleClaim | ClaimRefused:

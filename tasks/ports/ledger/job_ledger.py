@@ -31,6 +31,8 @@ class Submission:
     id: str
     job: Job
     brought: BroughtAttempt | None = None
+    #: The producer that submitted it, if the console knows; see Token.owner.
+    owner: str | None = None
 
     @property
     def name(self) -> str:

@@ -54,6 +54,8 @@ class JobView:
     tokens: int | None
     seconds: float
     tenant: str | None = None
+    #: The producer that submitted it, if the console knows.
+    owner: str | None = None
     #: The reason that its entry is parked behind, such as ``provider:api.example``.
     waiting_behind: str | None = None
     attempts: tuple[AttemptView, ...] = ()

@@ -66,6 +66,8 @@ class ItemRun:
     record: ItemRecord
     job_id: str
     job: Job
+    #: The producer that created the loop.
+    owner: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,13 @@ class LoopLedger(Protocol):
     """Registering, reading and changing loops."""
 
     def create_loop(
-        self, document: LoopDocument, *, caps: Mapping[Resource, float], tenant: str, by: str
+        self,
+        document: LoopDocument,
+        *,
+        caps: Mapping[Resource, float],
+        tenant: str,
+        by: str,
+        owner: str = "",
     ) -> Written | Literal["conflict", "full"]:
         """Register a loop. ``caps``: the most that one of its attempts may use.
 

@@ -6,12 +6,11 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from support.fleet import CONTROL, Fleet, running_fleet, wait_for_exit
-from support.jobs import GOOD, WRONG_TYPE, scripted
+from support.jobs import GOOD, WRONG_TYPE, gated, scripted
 from support.waiting import wait_for
 
 from mulligan.tasks.ports.ledger import JobView
@@ -21,12 +20,6 @@ from mulligan.workers.local.supervisor import Child
 #: Jobs wait in commands.
 pytestmark = pytest.mark.real_models("command")
 SCALED = Pool(name="attempt", queues=("repair", "verify", "attempt"), slots=1, most=4)
-
-
-def waiting_job(gate: Path) -> dict[str, Any]:
-    """Return a job that answers as soon as this file exists."""
-    wait = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
-    return scripted(runner={"kind": "command", "argv": ["sh", "-c", wait]})
 
 
 def child(fleet: Fleet, name: str) -> Child:
@@ -70,7 +63,7 @@ def assert_ran_once(views: list[JobView], trace: Path) -> None:
 
 def test_a_pool_grows_for_waiting_jobs_and_gives_up_only_idle_processes(tmp_path: Path) -> None:
     """Given one long attempt among short ones, when the pool shrinks, then it continues."""
-    gate, trace = tmp_path / "gate", tmp_path / "trace"
+    gate, trace = tmp_path / "gate" / "open", tmp_path / "trace"
     with running_fleet(
         tmp_path,
         pools=(CONTROL, SCALED),
@@ -78,7 +71,7 @@ def test_a_pool_grows_for_waiting_jobs_and_gives_up_only_idle_processes(tmp_path
         scale_quiet=0.2,
         lease=600.0,  # nothing here may wait for a lease to expire
     ) as fleet:
-        (long,) = fleet.submit(waiting_job(gate))
+        (long,) = fleet.submit(gated(gate))
         wait_for(is_running(fleet, long), "the long attempt to begin")
         assert processes(fleet) == 1
         slow = {"text": GOOD, "delay": 0.5}
@@ -108,7 +101,7 @@ def test_a_thread_pool_is_not_scaled_and_the_log_says_why(tmp_path: Path) -> Non
 def test_a_stopped_worker_finishes_its_attempt(tmp_path: Path) -> None:
     """Given two workers, when one is asked to stop during an attempt, then it finishes it, the
     other worker takes the rest, and nothing is run again."""
-    gate, trace = tmp_path / "gate", tmp_path / "trace"
+    gate, trace = tmp_path / "gate" / "open", tmp_path / "trace"
     queues = ("repair", "verify", "attempt")
     pools = [Pool(name=name, queues=queues, slots=2) for name in ("one", "two")]
     with running_fleet(
@@ -117,7 +110,7 @@ def test_a_stopped_worker_finishes_its_attempt(tmp_path: Path) -> None:
         environment={"MULLIGAN_TRACE": str(trace)},
         lease=600.0,
     ) as fleet:
-        (slow,) = fleet.submit(waiting_job(gate))
+        (slow,) = fleet.submit(gated(gate))
         leaving = wait_for(lambda: fleet.holder(slow), "the attempt to begin")
         leaving.process.send_signal(signal.SIGTERM)
         staying = next(c for c in fleet.stack.children if c.name in ("one", "two") and c != leaving)

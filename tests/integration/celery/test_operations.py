@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 from support.fleet import CONTROL, WORK, Fleet, running_fleet, wait_for_exit
-from support.jobs import GOOD, WRONG_TYPE, scripted
+from support.jobs import GOOD, WRONG_TYPE, gated, scripted
 from support.redis_server import RedisServer
 from support.waiting import wait_for
 
@@ -57,12 +57,10 @@ def test_a_retry_overtakes_every_waiting_job(tmp_path: Path) -> None:
 def test_a_quitting_worker_releases_its_attempt_at_once(tmp_path: Path) -> None:
     """Given a lease of ten minutes and a slow answer, when its worker receives SIGQUIT, then
     another worker gets the attempt, and the first claim is not counted."""
-    gate = tmp_path / "gate"
-    answer = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
+    gate = tmp_path / "gate" / "open"
     pools = [CONTROL, *(replace(WORK, name=name, slots=1) for name in ("one", "two"))]
     with running_fleet(tmp_path, pools=pools, lease=600.0) as fleet:
-        runner = {"kind": "command", "argv": ["sh", "-c", answer]}
-        (job_id,) = fleet.submit(scripted(runner=runner))
+        (job_id,) = fleet.submit(gated(gate))
         quitting = wait_for(lambda: fleet.holder(job_id), "the attempt to be claimed")
         quitting.process.send_signal(signal.SIGQUIT)
         wait_for(lambda: fleet.holder(job_id) not in (None, quitting), "another worker to have it")

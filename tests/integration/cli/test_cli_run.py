@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 import redis
 from support.cli_process import Shell, new_shell
-from support.jobs import GOOD, WRONG_TYPE, scripted
+from support.jobs import GOOD, WRONG_TYPE, gated, scripted
 from support.waiting import wait_for
 
 T = TypeVar("T")
@@ -171,10 +171,8 @@ def test_ctrl_c_stops_everything_and_the_next_run_continues() -> None:
         copies = shell.folder / "tmp"
         copies.mkdir()
         shell.environment["TMPDIR"] = str(copies)
-        gate = shell.folder / "gate"
-        answer = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
-        runner = {"kind": "command", "argv": ["sh", "-c", answer]}
-        shell.write("slow.json", scripted(runner=runner, idempotency_key="slow"))
+        gate = shell.folder / "gate" / "open"
+        shell.write("slow.json", gated(gate, idempotency_key="slow"))
         process = shell.start("run", "slow.json")
         wait_for(lambda: _running(shell), "the job to run")
         process.send_signal(signal.SIGINT)
@@ -194,9 +192,8 @@ def test_ctrl_c_stops_everything_and_the_next_run_continues() -> None:
 @pytest.mark.real_models("command")
 def test_a_run_restarts_its_redis_and_continues() -> None:
     with new_shell(MULLIGAN_SUBMIT_PATIENCE="0.5") as shell:
-        gate = shell.folder / "gate"
-        answer = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"
-        shell.write("slow.json", scripted(runner={"kind": "command", "argv": ["sh", "-c", answer]}))
+        gate = shell.folder / "gate" / "open"
+        shell.write("slow.json", gated(gate))
         process = shell.start("run", "slow.json")
         wait_for(lambda: _running(shell), "the job to run")
         first = _redis_pid(shell)

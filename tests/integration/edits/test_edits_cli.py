@@ -6,7 +6,6 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +16,9 @@ SCORE = """
 import json, pathlib, time
 text = pathlib.Path("a.txt").read_text().strip()
 if text == "slow":
-    pathlib.Path(r"{mark}").touch()
     time.sleep(60)
-main = {{"start": 0.5, "good": 0.7, "bad": 0.1}}[text]
-print(json.dumps({{"scores": {{"main": main}}}}))
+main = {"start": 0.5, "good": 0.7, "bad": 0.1}[text]
+print(json.dumps({"scores": {"main": main}}))
 """
 
 
@@ -44,9 +42,7 @@ def shell(server: Shell) -> Shell:
     root = server.folder / "root"
     root.mkdir(exist_ok=True)
     (root / "a.txt").write_text("start\n")
-    mark = server.folder / "slow"
-    mark.unlink(missing_ok=True)
-    (root / "score.py").write_text(SCORE.format(mark=mark))
+    (root / "score.py").write_text(SCORE)
     suite = {"deterministic": True, "tasks": [{"id": "t", "command": [sys.executable, "score.py"]}]}
     server.write("suite.json", suite)
     return server
@@ -375,9 +371,8 @@ def test_a_killed_run_blocks_others_until_it_is_rolled_back(
     shell: Shell,
 ) -> None:
     name = plan(shell, "killed", edit("s1", "good"), edit("s2", "slow"), edit("s3", "bad"))
-    mark = Path(shell.folder / "slow")
     process = shell.start("edits", "run", name, "--root", "root")
-    wait_for(mark.exists, "the second edit to be measured")
+    wait_for(lambda: text(shell) == "slow", "the second edit to be applied, and measured")
     busy = shell.run("edits", "run", plan(shell, "next", edit("n1", "bad")), "--root", "root",
                      code=1)  # fmt: skip
     assert "is held by session killed (process" in busy.stderr

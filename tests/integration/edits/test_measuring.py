@@ -122,6 +122,7 @@ def test_a_command_that_takes_too_long_gives_no_verdict(root: Path) -> None:
     assert not score.verdict
 
 
+@pytest.mark.usefixtures("unconfined")
 @pytest.mark.parametrize(("kills", "verdict"), [(1, True), (2, False), (3, False)])
 def test_a_command_without_a_verdict_is_run_once_more(
     root: Path, tmp_path: Path, kills: int, verdict: bool
@@ -237,6 +238,7 @@ def new_store(ledger: RedisLedger) -> Callable[[], ScoreStore]:
     return lambda: RedisScores(ledger.calls, prefix="mulligan", retention=100)
 
 
+@pytest.mark.usefixtures("unconfined")
 def test_unchanged_tasks_are_not_run_again(
     root: Path, tmp_path: Path, new_store: Callable[[], ScoreStore]
 ) -> None:

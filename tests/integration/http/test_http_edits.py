@@ -292,7 +292,6 @@ def test_access_to_edits_depends_on_role_tenant_and_texts(context: ConsoleContex
             {"role": "producer", "tenant": "acme"},
         )
     )
-    submit(ops, 403)
     submit(bound, 403)
     session = submit(producer, plan=plan_of("m1", "m5"))["session"]
     work(context, session)

@@ -275,7 +275,7 @@ def test_listeners_over_the_cap_are_refused(console: RunningConsole) -> None:
         streams = [client.stream("GET", "/api/events") for _ in range(5)]
         opened = [stream.__enter__() for stream in streams]
         refused = client.get("/api/events")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_listeners")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_listeners")
         assert refused.headers["retry-after"]
         assert client.get("/healthz").status_code == 200
         for response in opened:
@@ -320,7 +320,7 @@ def _large_event(number: int) -> str:
 
 
 def test_a_tenant_s_token_receives_only_its_own_events(console: RunningConsole) -> None:
-    token = new_token(console.context, role="producer", tenant="acme")
+    token = new_token(console.context, role="ops", tenant="acme")
     try:
         with listening(console, token=token) as stream:
             other, mine = (submit(console, labels={"tenant": name}) for name in ("b", "acme"))
@@ -389,7 +389,7 @@ def test_a_loop_streams_its_own_events_from_its_beginning(console: RunningConsol
 
 def test_a_tenant_hears_nothing_of_other_loops(console: RunningConsole) -> None:
     """Given loops of two tenants and of none, whose events have no job to say whose they are."""
-    token = new_token(console.context, role="producer", tenant="acme")
+    token = new_token(console.context, role="ops", tenant="acme")
     with listening(console, token=token) as stream:
         create_loop(console, "of-zeta", tenant="zeta")
         create_loop(console, "of-acme", tenant="acme")

@@ -107,8 +107,8 @@ def test_a_thousand_items_come_in_pages_at_the_cost_of_one(
 
 def test_a_tenant_sees_only_its_own_loops(context: ConsoleContext, loops: LoopScenario) -> None:
     change.create_loop(loops.context, document(item("one")), tenant="acme", by="ada")
-    acme = client_of(context, new_token(context, role="producer", tenant="acme"))
-    other = client_of(context, new_token(context, role="producer", tenant="globex"))
+    acme = client_of(context, new_token(context, role="ops", tenant="acme"))
+    other = client_of(context, new_token(context, role="ops", tenant="globex"))
     assert "alpha" in page(acme, "/loops")
     assert "was not started" in page(acme, "/loops/alpha")
     assert "alpha" not in page(other, "/loops")

@@ -148,8 +148,8 @@ def test_texts_are_escaped_and_redacted_without_access(
 
 def test_a_tenant_sees_only_its_own_jobs(context: ConsoleContext, scenario: Scenario) -> None:
     job_id = repaired(scenario, name="of-acme")
-    acme = client_of(context, new_token(context, role="producer", tenant="acme"))
-    other = client_of(context, new_token(context, role="producer", tenant="globex"))
+    acme = client_of(context, new_token(context, role="ops", tenant="acme"))
+    other = client_of(context, new_token(context, role="ops", tenant="globex"))
     assert "of-acme" in page(acme, "/jobs")
     assert job_id in page(acme, "/cycles")
     for path in ("/", "/jobs", "/cycles"):

@@ -28,9 +28,9 @@ from mulligan.workers.sandbox.file_tree import (
     write_tree,
 )
 from mulligan.workers.sandbox.layout import AnswerLayout
+from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.private import private_directory, remove_abandoned
 from mulligan.workers.sandbox.protection import Protection
-from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.sandbox.workspace import (
     content_address,
     pack,

@@ -12,7 +12,7 @@ from mulligan.policies.failures.failure import VerificationResult, VerificationS
 from mulligan.policies.jobs.job import Output, Workspace
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
-from mulligan.workers.sandbox.subprocesses import Limits
+from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.verifiers.command_subprocess import CommandSubprocess
 
 PASS, FAIL = VerificationStatus.PASS, VerificationStatus.FAIL
@@ -67,6 +67,9 @@ def test_a_fence_removed_from_the_answer_s_file_is_reported(
 def test_another_exit_code_may_be_expected() -> None:
     assert python("raise SystemExit(3)", expect_exit=3).status is PASS
     assert python("pass", expect_exit=3).status is FAIL
+    assert python("raise SystemExit(139)", expect_exit=139).status is PASS
+    assert python("import os; os.kill(os.getpid(), 11)", expect_exit=139).status is PASS
+    assert python("raise SystemExit(139)").status is FAIL
 
 
 def test_an_empty_command_is_skipped() -> None:

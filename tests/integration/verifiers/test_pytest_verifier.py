@@ -14,7 +14,8 @@ from mulligan.policies.jobs.job import Output, VerifierSpec
 from mulligan.policies.repair import score as scoring
 from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
-from mulligan.workers.sandbox.subprocesses import Limits
+from mulligan.workers.sandbox.limits import Limits
+from mulligan.workers.sandbox.visible_files import system_files
 from mulligan.workers.verifiers.pytest.pytest_subprocess import PytestSubprocess
 
 PASS, FAIL = VerificationStatus.PASS, VerificationStatus.FAIL
@@ -42,13 +43,16 @@ def test_a_right_answer_passes(project: Project) -> None:
     assert result.status is PASS
     assert result.score == 100
     assert result.errors == ()
+    isolation = result.evidence["isolation"]
     assert result.evidence == {
         "exit_code": 0,
         "timed_out": False,
         "passed": 4,
         "collected": 4,
         "failed": [],
+        "isolation": isolation,
     }
+    assert {"seccomp", "no_new_privs", "rlimits"} <= set(isolation)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +280,7 @@ FORGED_XML = (
 REWRITE_JUNIT = f"""
 import atexit, os, pathlib
 def lie():
-    for path in pathlib.Path.cwd().parent.rglob("*.xml"):
+    for path in pathlib.Path(os.environ["TMPDIR"]).rglob("*.xml"):
         path.write_text({FORGED_XML!r})
     os._exit(0)
 """
@@ -314,7 +318,7 @@ _pytest.terminal.TerminalReporter.summary_stats = lambda self: lie()
     "pytest.skip": ("exception", "import pytest\ndef bitcount(n):\n    pytest.skip('no need')\n"),
     "pytest.xfail": ("exception", "import pytest\ndef bitcount(n):\n    pytest.xfail('known')\n"),
     "skip under another name": (
-        "exception",
+        "forged",
         """
 SOURCE = compile("import pytest; pytest.skip()", "test_bitcount.py", "exec")
 def bitcount(n):
@@ -353,10 +357,14 @@ python.pytest_pyfunc_call.__code__ = pytest_pyfunc_call.__code__
         + WRONG,
     ),
     "our plugin silenced": (
-        "early_exit",
-        "import __main__\n__main__.EventWriter.emit = lambda self, event, **facts: None\n" + WRONG,
+        "forged",
+        "import __main__\n__main__.emit = lambda event, **facts: None\n" + WRONG,
     ),
-    "events without the nonce": (
+    "our plugin and its checks silenced": (
+        "early_exit",
+        "import __main__\n__main__.emit = __main__.tell = lambda *args, **facts: None\n" + WRONG,
+    ),
+    "events without the key": (
         "forged",
         """
 import json, os
@@ -463,7 +471,6 @@ def test_a_conftest_broken_by_the_answer_fails_the_answer(project: Project) -> N
         ({"test_bitcount.py": "def broken(:"}, {}, "cannot be imported with any answer"),
         ({"test_bitcount.py": "x = 1"}, {}, "no tests in the workspace"),
         ({}, {"args": ["test_gone.py"]}, "cannot list the tests"),
-        ({}, {"args": ["--no-such-option"]}, "cannot list the tests"),
         ({}, {"args": ["-k", "nothing"]}, "no tests in -k nothing"),
     ],
 )
@@ -504,9 +511,15 @@ def test_a_workspace_is_required() -> None:
 
 
 def test_without_pytest_there_is_no_verdict(
-    project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     venv.create(tmp_path / "bare", symlinks=True)
     monkeypatch.setattr("sys.executable", str(tmp_path / "bare" / "bin" / "python"))
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "bare"))
+    system_files.cache_clear()
+    request.addfinalizer(system_files.cache_clear)
     with pytest.raises(VerifierError, match="pytest cannot be imported"):
         project.verify(RIGHT)

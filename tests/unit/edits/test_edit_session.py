@@ -602,7 +602,7 @@ def test_a_diff_marks_new_deleted_and_binary_files() -> None:
     ],
 )
 def test_a_diff_shows_modes_as_git_does(
-    before: bytes | None, after: bytes | None, modes: dict[str, int], shown: str
+    before: bytes | None, after: bytes | None, modes: dict[str, Any], shown: str
 ) -> None:
     assert diff_of("x", before, after, **modes) == f"diff --git a/x b/x\n{shown}"
 

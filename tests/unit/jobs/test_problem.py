@@ -201,10 +201,10 @@ def test_the_problems_of_a_single_job_have_no_index() -> None:
 @pytest.mark.parametrize("value", ["\ud800", object(), b"\xff"])
 def test_a_value_that_json_cannot_hold_is_a_problem_of_its_field(value: object) -> None:
     raw = {**JOB, "runner": {"kind": "scripted", "answers": [value]}}
-    other = Problem.at("verifiers", "is odd")
+    other = Problem("is odd", ("verifiers", 0))
     job, problems = inspect_job(raw, lambda _: [other])
     assert job is None
-    assert [problem.path for problem in problems] == [("runner",), ("verifiers",)]
+    assert [problem.path for problem in problems] == [("runner",), ("verifiers", 0)]
     assert "JSON cannot hold" in problems[0].message
 
 

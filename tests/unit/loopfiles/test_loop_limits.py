@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from mulligan.console.http.loop_body import read_items_body
-from mulligan.console.jobfiles.source_document import MAX_VALUES
 from mulligan.console.loopfiles.inspect_loop import LoopRules, loop_rules
 from mulligan.console.loopfiles.loop_file import (
     lint_loop,
@@ -21,6 +20,7 @@ from mulligan.policies.jobs.job import Job
 from mulligan.policies.problem import MOST_FOUND, MOST_REPORTED, Problem, first_problems
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.settings.model import load_settings
+from mulligan.workers.yaml_expansion import MAX_VALUES
 
 ITEM: dict[str, Any] = {"id": "A", "prompt": "p", "verifiers": ["json.object"]}
 RUNNERS = {"coder": {"kind": "scripted", "answers": ["{}"]}}

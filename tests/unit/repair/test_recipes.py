@@ -113,5 +113,5 @@ def test_a_requirement_has_nothing_of_the_answer(kind: FailureKind, cause: str |
 def test_the_examples_of_formats_have_their_formats() -> None:
     for name, example in FORMAT_EXAMPLES.items():
         contract = Contract.of({"type": "string", "format": name})
-        assert contract.errors(example) == []
-        assert contract.errors("no such format") != []
+        assert contract.errors(example, 100) == []
+        assert contract.errors("no such format", 100) != []

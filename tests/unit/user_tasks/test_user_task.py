@@ -16,6 +16,7 @@ from support.jobs import failure_of, make_job, verdict_of
 from mulligan.console.reports.observe_report import observe_report
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Job, Output
+from mulligan.policies.repair.free_repair import quick_repair
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Requeued
 from mulligan.tasks.jobs.settle import Settled
@@ -336,7 +337,7 @@ def test_the_caller_gets_the_repaired_text(text: str) -> None:
     assert attempt.output is not None
     assert attempt.output.text == text
     results = verdict_of(attempt).results
-    assert answer_of(attempt.output, results) == '{"name": "Alice"}'
+    assert answer_of(attempt.output, results, quick_repair) == '{"name": "Alice"}'
     assert UserWorker().deliver(answers(text), enforce=False).value == text
 
 

@@ -160,7 +160,7 @@ ROWS = [
 
 
 def errors(schema: Any, value: Any) -> list[Finding]:
-    return Contract.of(schema).errors(value)
+    return Contract.of(schema).errors(value, len(str(value)))
 
 
 @pytest.mark.parametrize(("draft", "schema", "good", "bad", "code"), ROWS)

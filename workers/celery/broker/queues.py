@@ -32,6 +32,8 @@ LOOP_QUEUE = "loop"
 CONTROL_QUEUE = "control"
 #: Jobs that Celery clients send. A message is the only copy of its job until it is accepted.
 SUBMIT_QUEUE = "mulligan.submit"
+#: The task of these messages.
+SUBMIT_TASK = "mulligan.submit"
 
 #: Where Celery sends a task without a queue. Other apps on the broker may own it, so no worker of
 #: mulligan serves it: it would take and discard their messages.

@@ -42,7 +42,9 @@ class JsonFile(StructuredFile):
             raise UnreadableFile("is nested too deeply")
         try:
             return json.loads(text, object_pairs_hook=_unique_keys)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except UnreadableFile:
+            raise
+        except (ValueError, RecursionError) as error:
             raise UnreadableFile(f"is not JSON: {error}") from None
 
     def _setting(self, where: Where, value: Any) -> Iterator[str]:

@@ -37,7 +37,7 @@ class TomlFile(StructuredFile):
     def parse(self, text: str) -> Any:
         try:
             return tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise UnreadableFile(f"is not TOML: {error}") from None
 
     def _setting(self, where: Where, value: Any) -> Iterator[str]:

@@ -18,12 +18,17 @@ from pathlib import Path
 from mulligan.policies.edits.parse_diff import parse, special_mode, strip_fences
 from mulligan.policies.edits.patch import PREFIXES, ParsedDiff, PatchError, strip_prefix
 from mulligan.tasks.ports.appliers import EditRefused, FileChange
+from mulligan.tasks.ports.errors import TooCostly
 from mulligan.workers.edits.operations.fuzzy_patch import PatchTree, apply_tolerant
+from mulligan.workers.edits.operations.killable_applier import MEMORY_BYTES, SECONDS
 from mulligan.workers.edits.tree import confined_paths, write_changes
 from mulligan.workers.edits.tree.confined_paths import FileSnapshot
+from mulligan.workers.killable.pool import call_killable
 
 NO_PREFIX = "names without a/ and b/"
-_CPU_SECONDS = 60
+_CPU_SECONDS = 20
+#: git waits for nothing, so that its own time is close to the processor's.
+_SECONDS = 60
 #: Address space in KiB: a diff may contain a delta that unpacks to terabytes.
 _MEMORY = 2_000_000
 _LIMITS = f"ulimit -v {_MEMORY} && ulimit -t {_CPU_SECONDS}"
@@ -130,14 +135,18 @@ def _run_git(private: Path, files: Path, diff: str, strip: int | None) -> str:
     """Return git's error message, or nothing if it applied the diff."""
     options = [] if strip is None else [f"-p{strip}"]
     raw = diff.encode("utf-8", "surrogateescape")
-    ran = subprocess.run(
-        ["sh", "-c", _APPLY, "git-apply", *options, "-"],
-        cwd=files,
-        env=_environment(private),
-        input=raw if raw.endswith(b"\n") else raw + b"\n",
-        capture_output=True,
-        check=False,
-    )
+    try:
+        ran = subprocess.run(
+            ["sh", "-c", _APPLY, "git-apply", *options, "-"],
+            cwd=files,
+            env=_environment(private),
+            input=raw if raw.endswith(b"\n") else raw + b"\n",
+            capture_output=True,
+            check=False,
+            timeout=_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return f"it did not end within {_SECONDS} s"
     if ran.returncode == 0:
         return ""
     messages = ran.stderr.decode("utf-8", "replace").splitlines()
@@ -207,7 +216,11 @@ def _apply_tolerantly(
 ) -> list[FileChange]:
     """Apply a diff without git. A refusal also quotes git's."""
     try:
-        return apply_tolerant(parsed, only, tree)
-    except EditRefused as error:
+        return call_killable(
+            apply_tolerant, parsed, only, tree, seconds=SECONDS, memory_bytes=MEMORY_BYTES,
+            what=f"{only or 'the diff'}: this edit",
+        )  # fmt: skip
+    except (EditRefused, TooCostly) as failure:
+        error = EditRefused(str(failure)) if isinstance(failure, TooCostly) else failure
         git = [f"git apply says: {refusal}"] if refusal else []
         raise EditRefused(*error.problems, *git) from None

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -26,7 +26,8 @@ from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.edits.operations.payloads import payload_of, validate_payload
 from mulligan.workers.edits.tree import confined_paths
 from mulligan.workers.edits.tree.confined_paths import FileSnapshot
-from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
+from mulligan.workers.sandbox.limits import Limits
+from mulligan.workers.sandbox.subprocesses import Completed, clean_environment, run
 
 DEFAULT = "ruff"
 _SECONDS = 60.0
@@ -71,6 +72,7 @@ class RunFormatter:
     """Formats a file, or every file in a folder."""
 
     op: ClassVar[str] = EditOp.RUN_FORMATTER
+    limits: Limits = field(default_factory=Limits)
 
     def validate(self, edit: Edit, ctx: ApplyContext) -> Validation:
         problems: list[Problem] = []
@@ -98,7 +100,7 @@ class RunFormatter:
                 place = copy / path
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(data)
-            _check_success(name, _run(argv, target, copy, private))
+            _check_success(name, _run(argv, target, copy, private, self.limits))
             return list(_collect_changes(name, copy, files, ctx.max_bytes))
 
 
@@ -175,7 +177,7 @@ def _settings(ctx: ApplyContext, target: str) -> Iterator[tuple[str, bytes]]:
                 yield path, file.data
 
 
-def _run(argv: Sequence[str], target: str, copy: Path, private: Path) -> Completed:
+def _run(argv: Sequence[str], target: str, copy: Path, private: Path, limits: Limits) -> Completed:
     path = f"./{target}" if target.startswith("-") else target  # not an option
     arguments = [part.replace("{path}", path) for part in argv]
     if arguments == list(argv):
@@ -186,7 +188,7 @@ def _run(argv: Sequence[str], target: str, copy: Path, private: Path) -> Complet
             cwd=copy,
             env=clean_environment(private),
             timeout=_SECONDS,
-            limits=Limits(),
+            limits=limits,
         )
     except VerifierError as error:
         raise EditRefused(f"the formatter cannot be started: {error}") from None
@@ -212,7 +214,3 @@ def _collect_changes(
             raise EditRefused(f"{path}: the formatter {name} deleted it")
         if after.data != before.data:
             yield FileChange(path=path, before=before.data, after=after.data)
-
-
-#: Every operation of this module.
-APPLIERS = (RunFormatter(),)

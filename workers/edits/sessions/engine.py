@@ -16,17 +16,29 @@ from mulligan.policies.edits.session import EditDelta, EditSession, records_of
 from mulligan.policies.edits.suite import Suite
 from mulligan.tasks.edits.advance import Appliers, EditContextPorts, RetryLater, advance
 from mulligan.tasks.edits.correct_author import correct_author
-from mulligan.tasks.edits.decide import abandon, approve, give_up, reject, roll_back
+from mulligan.tasks.edits.decide import (
+    MAX_DEATHS,
+    abandon,
+    approve,
+    give_up,
+    quarantine,
+    reject,
+    roll_back,
+    step_of,
+)
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.appliers import ApplyContext
 from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.tasks.ports.measurer import Measurer
 from mulligan.workers.edits.applier_registry import default_registry
+from mulligan.workers.edits.sessions.bounded_diff import bounded_diff
 from mulligan.workers.edits.sessions.session_store import SessionLease, SessionStore, session_store
 from mulligan.workers.edits.sessions.session_tree import SessionTree, retry_when_busy
+from mulligan.workers.edits.sessions.started_steps import StartedSteps
 from mulligan.workers.edits.sessions.suite_measurer import suite_measurer
 from mulligan.workers.edits.tree.edited_tree import EditedTree
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.sandbox.allowed import program_limits
 from mulligan.workers.settings.model import Settings
 
 log = logging.getLogger(__name__)
@@ -73,6 +85,7 @@ class EditEngine:
         config: str = ".",
         inline: bool = True,
         by: str | None = None,
+        owner: str | None = None,
     ) -> EditSession:
         """Create a session for a plan, or return the existing one with the same name, tree and
         edits. Raises BadInput."""
@@ -91,14 +104,15 @@ class EditEngine:
             created_at=self.now(),
             updated_at=self.now(),
             by=by,
+            owner=owner,
             author=plan.author,
         )
         if self.sessions.create(session):
             return session
         known = self.sessions.get(session.id).session
-        if (known.root, known.host) != (session.root, session.host) or plan.edits != tuple(
-            record.edit for record in known.records
-        ):
+        same_tree = (known.root, known.host) == (session.root, session.host)
+        own = owner is None or owner == known.owner
+        if not (same_tree and own) or plan.edits != tuple(r.edit for r in known.records):
             message = (
                 f"{session.id} is the name of an earlier session with other edits or another root:"
                 " choose another name, or leave it out"
@@ -139,18 +153,25 @@ class EditEngine:
         *,
         tree: EditedTree | None = None,
         on_progress: OnProgress | None = None,
+        checked: bool = True,
     ) -> EditSession:
-        """Take steps until the session is done or waits for a measurement. Raises RetryLater if
-        another process has the session or its tree. ``tree``: a tree that the caller holds."""
+        """Take steps until the session is done or waits for a measurement. An edit at which
+        processes died is quarantined. Raises RetryLater if another process has the session or its
+        tree. ``tree``: a tree that the caller holds. ``checked``: whether ``check_suite`` was
+        called; if not, it is before the first step."""
         found = self.sessions.get(session_id)
         # A command holds the tree while it lives: if the caller holds it, that command is dead.
         dead = tree is not None and found.session.inline
-        with self.sessions.leased(session_id, by_force=dead) as lease:
+        with (
+            self.sessions.leased(session_id, by_force=dead) as lease,
+            self.sessions.started_steps(session_id).ended() as steps,
+        ):
             found = self.sessions.get(session_id)
             context = self._context(found.session, lease, tree)
             while found.session.phase != "done":
                 self._take_tree(found.session)
-                moved = advance(context, found.session)
+                moved = self._take_step(context, steps, found.session, checked=checked)
+                checked = True
                 if moved is found.session:
                     return moved
                 lease.check()
@@ -163,6 +184,29 @@ class EditEngine:
                     on_progress(found.session)
             self.sessions.release_tree(found.session)
             return found.session
+
+    def _take_step(
+        self,
+        context: EditContextPorts,
+        steps: StartedSteps,
+        session: EditSession,
+        *,
+        checked: bool,
+    ) -> EditSession:
+        """Take the next step, or quarantine its edit if processes died at it."""
+        step = step_of(session)
+        deaths = steps.deaths(step)
+        steps.begin(step, deaths)
+        if deaths < MAX_DEATHS:
+            if not checked:
+                self.check_suite(session.id)
+            return advance(context, session)
+        moved = quarantine(context, session, deaths)
+        for old, new in zip(session.records, moved.records, strict=True):
+            if new.outcome is not None and new.outcome != old.outcome:
+                log.error("Session %s: edit %s: %s", session.id, new.edit.id, new.outcome.error)
+                self.sessions.alert_quarantine(session.id, new.edit.id)
+        return moved
 
     def drive(
         self,
@@ -326,6 +370,7 @@ class EditEngine:
             tree=SessionTree(tree, lease.check),
             measurer=self.measurer,
             now=self.now,
+            diff=bounded_diff,
         )
 
 
@@ -333,8 +378,7 @@ def take_steps(engine: EditEngine, session_id: str) -> str:
     """Advance a session as far as possible and return its phase, or ``not now`` if it has to wait
     for another hint. End a session that can never go on, with the reason."""
     try:
-        engine.check_suite(session_id)
-        return engine.work(session_id).phase
+        return engine.work(session_id, checked=False).phase
     except RetryLater as error:
         log.info("Session %s: %s", session_id, error)
         return "not now"
@@ -366,5 +410,6 @@ def build_edit_engine(
         intake=intake,
         tiers=settings.edit_tiers,
         formatters=settings.formatters,
+        appliers=default_registry(program_limits(settings)),
         measurer=suite_measurer(settings, ledger, intake, commands=commands),
     )

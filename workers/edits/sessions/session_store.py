@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from mulligan.policies.edits.session import EditDelta, EditSession
 from mulligan.tasks.edits.advance import RetryLater
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
+from mulligan.workers.edits.sessions.started_steps import StartedSteps
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.connection.calls import RedisCalls
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -199,6 +200,19 @@ class SessionStore:
     def lease_step(self, verb: str, session_id: str, **request: Any) -> list[Any]:
         key = keys.edit_session("", session_id)
         return self._calls.one("lease", self._fleet, verb=verb, key=key, **request)
+
+    def started_steps(self, session_id: str) -> StartedSteps:
+        """Return the note of the step that a process works on."""
+        return StartedSteps(self._calls, keys.edit_session(self._fleet, session_id))
+
+    def alert_quarantine(self, session_id: str, edit_id: str) -> None:
+        """Let the subscribers of escalations be told about an edit. Repeating it is harmless."""
+        name = f"edit:{session_id}/{edit_id}"
+        key = keys.alert(self._fleet, name)
+        about = {"session": session_id, "edit": edit_id, "since_alert": 1}
+        self._calls.run("HSET", key, *(part for pair in about.items() for part in pair))
+        self._calls.run("PEXPIRE", key, self._retention_ms)
+        self._calls.run("ZADD", keys.due_alerts(self._fleet), self._calls.now() * 1000, f"e:{name}")
 
     # -- trees -----------------------------------------------------------------------------------
 

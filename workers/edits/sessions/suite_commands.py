@@ -13,8 +13,9 @@ from typing import Any
 from mulligan.policies.edits.suite import WHOLE, SuiteTask, TaskScore
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.file_tree import Tree, write_tree
+from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.private import private_directory
-from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
+from mulligan.workers.sandbox.subprocesses import Completed, clean_environment, run
 
 #: Limits of what one command prints: scores, and characters of a score's name.
 _MAX_SCORES = 10_000

@@ -32,8 +32,9 @@ from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.connection.calls import RedisCalls
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.blobs import blob_store
+from mulligan.workers.sandbox.allowed import program_limits
 from mulligan.workers.sandbox.file_tree import TreeNode, decode_tree, encode_tree, read_tree
-from mulligan.workers.sandbox.subprocesses import Limits
+from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.settings.model import Settings
 
 #: Unpacked files may be this many times larger than the cap on packed ones.
@@ -321,6 +322,7 @@ def suite_measurer(
         store=RedisScores(ledger.calls, prefix=settings.key_prefix, retention=settings.retention),
         intake=intake,
         commands=commands,
+        limits=program_limits(settings),
         home=settings.home,
         cap=settings.workspace_cap,
     )

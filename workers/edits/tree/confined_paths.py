@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import stat
-import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from rapidfuzz import fuzz, process
 
+from mulligan.policies.edits.self_running import folded_name
 from mulligan.tasks.ports.appliers import MAX_BYTES, EditRefused
 
 #: Folders that belong to git (of the root and of nested repositories) and to mulligan.
@@ -59,9 +59,9 @@ def split_path(path: str) -> tuple[str, ...]:
     if not parts or path.endswith("/"):
         raise EditRefused(f"{path}: is a folder; give a file")
     for part in parts:
-        if _folded(part) in RESERVED:
-            raise EditRefused(f"{path}: nothing inside {_folded(part)} may be edited")
-        if _folded(part) == SETTINGS:
+        if folded_name(part) in RESERVED:
+            raise EditRefused(f"{path}: nothing inside {folded_name(part)} may be edited")
+        if folded_name(part) == SETTINGS:
             raise settings_refusal(path)
     return parts
 
@@ -166,13 +166,6 @@ def _files(root: Path) -> list[str]:
         if len(found) > _MAX_SEARCHED:
             break
     return found
-
-
-def _folded(part: str) -> str:
-    """Return a name as the most lenient file system reads it: without case, trailing dots and
-    spaces, and invisible characters."""
-    visible = "".join(c for c in part if unicodedata.category(c) != "Cf")
-    return unicodedata.normalize("NFKC", visible).casefold().rstrip(". ")
 
 
 def _step(folder: int, part: str, path: str, *, create: bool) -> int | None:

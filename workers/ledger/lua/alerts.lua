@@ -1,7 +1,7 @@
 -- Find what webhooks subscribe to and write the deliveries in the same step, so that a crash
 -- neither loses nor doubles an alert. One per group and window, with the count since the last one.
 local ALERTS = P .. 'alerts'          -- hash: the last event and group read, the last call
-local DUE = P .. 'alerts:due'         -- zset: `g:<signature>`, `b:<provider>`, `b:credits:<provider>`
+local DUE = P .. 'alerts:due'         -- zset: `g:<signature>`, `b:<provider>`, `b:credits:<provider>`, `e:edit:…`
 local tag = string.match(P, '{(.-)}')
 -- A repeated call, whose first answer was lost, goes on counting, so that no id is used twice.
 local before = redis.call('HMGET', ALERTS, 'token', 'written')
@@ -139,6 +139,8 @@ local function send_due(member, key)
     local unpaid = tonumber(redis.call('HGET', gate_key(raw.provider), 'credits') or '0') > 0
     sent = unpaid and deliver_first({ 'out_of_credits', 'breaker_opened' }, count,
       { provider = raw.provider, reason = raw.reason })
+  elseif raw.edit then
+    sent = deliver_first({ 'escalated' }, count, { session = raw.session, edit = raw.edit, reason = 'quarantined' })
   elseif raw.provider then
     sent = deliver_first({ 'breaker_opened' }, count, { provider = raw.provider })
   elseif R.budget[raw.reason] then

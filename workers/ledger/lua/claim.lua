@@ -4,7 +4,7 @@ local job = redis.call('HMGET', job_key(R.id), 'state', 'deadline_at', 'task_typ
   'schema', 'of_loop', 'pool')
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'state', 'token', 'claims', 'not_before', 'mode',
-  'queued_at', 'runner', 'faults_last', 'output_by', 'started_at')
+  'queued_at', 'runner', 'faults_last', 'output_by', 'started_at', 'shared')
 if not job[1] or not attempt[1] then take_entry(entry) return { 'gone' } end
 if TERMINAL[job[1]] or attempt[1] == 'settled' then take_entry(entry) return { 'finished' } end
 if attempt[1] == 'verifying' then take_entry(entry) return { 'verifying' } end
@@ -54,16 +54,18 @@ if why then
   end
   return { WAITS[why], behind }
 end
-if tonumber(attempt[3] or '0') >= R.max_claims then
+local blame = blame_for(attempt[3], attempt[11])
+if blame == 'unclear' then return { 'alone' } end
+if blame == 'clear' then
   need_room()
   take_entry(entry)
   finish(R.id, job[1], 'escalated', 'worker_lost',
-    string.format('%d workers were lost while running attempt %d', R.max_claims, R.n))
+    string.format('%d workers were lost while running attempt %d', tonumber(attempt[3]), R.n))
   return { 'escalated', 'worker_lost' }
 end
 -- The first write needs room, too.
 take_lease(entry, R.lease_ms, gates, 'state', 'running', 'token', R.token, 'worker', R.worker,
-  'claims', tonumber(attempt[3] or '0') + 1, 'claimed_at', stamp(NOW),
+  'claims', tonumber(attempt[3] or '0') + 1, 'shared', shared_mark(), 'claimed_at', stamp(NOW),
   'hard_at', hard_end(attempt[7]), 'started_at', attempt[10] or stamp(NOW))
 begin()
 if job[7] then redis.call('HDEL', key, 'metered') end -- by an earlier claim, which was charged

@@ -3,7 +3,7 @@
 local entry = 'c:' .. R.cycle
 local key = cycle_key(R.cycle)
 local cycle = redis.call('HMGET', key, 'status', 'token', 'claims', 'job_id', 'due_at', 'output',
-  'first_due_at')
+  'first_due_at', 'shared')
 if not cycle[1] then take_entry(entry) return { 'gone' } end
 if cycle[1] ~= 'pending_delayed_verification' then take_entry(entry) return { 'finished' } end
 local id = cycle[4]
@@ -33,6 +33,8 @@ if why then
   park(entry, behind, why)
   return { WAITS[why], behind }
 end
+local blame = blame_for(cycle[3], cycle[8])
+if blame == 'unclear' and not stale then return { 'alone' } end
 take_entry(entry)
 if not TERMINAL[job[1]] and job[1] then
   -- The job is still being repaired: try again after another delay.
@@ -41,14 +43,14 @@ if not TERMINAL[job[1]] and job[1] then
   return { 'early' }
 end
 local claims = tonumber(cycle[3] or '0')
-if stale or claims >= R.max_claims or not job[2] then
+if stale or blame == 'clear' or not job[2] then
   local reason = stale and 'missing_delayed_verification' or 'worker_lost'
   close_cycle(id, R.cycle, 'escalated', reason)
   return { 'escalated', reason }
 end
 -- To ask again takes as long as an attempt; to check again does not.
 local runner = queue ~= 'verify' and redis.call('HGET', attempt_key(id, job[2]), 'runner')
-redis.call('HSET', key, 'token', R.token, 'claims', claims + 1, 'checks', job[2],
+redis.call('HSET', key, 'token', R.token, 'claims', claims + 1, 'shared', shared_mark(), 'checks', job[2],
   'hard_at', hard_end(runner))
 take_lease(entry, R.lease_ms, gates)
 if queue == 'lane' then hold(job[3], entry) end

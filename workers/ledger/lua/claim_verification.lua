@@ -4,7 +4,7 @@ local state = redis.call('HGET', job_key(R.id), 'state')
 local key = attempt_key(R.id, R.n)
 local i = int(R.index)
 local attempt = redis.call('HMGET', key, 'state', 'result:' .. i, 'vtoken:' .. i, 'vclaims:' .. i,
-  'vnot_before:' .. i, 'verifications')
+  'vnot_before:' .. i, 'verifications', 'vshared:' .. i)
 if not state or not attempt[1] then take_entry(entry) return { 'gone' } end
 if TERMINAL[state] or attempt[1] ~= 'verifying' or attempt[2] then
   take_entry(entry)
@@ -25,13 +25,16 @@ if why then
   park(entry, behind, why)
   return { WAITS[why], behind }
 end
+local blame = blame_for(attempt[4], attempt[7])
+if blame == 'unclear' then return { 'alone' } end
 take_entry(entry)
-if tonumber(attempt[4] or '0') >= R.max_claims then
+if blame == 'clear' then
   finish(R.id, state, 'escalated', 'worker_lost',
-    string.format('%d workers were lost while verifying attempt %d', R.max_claims, R.n))
+    string.format('%d workers were lost while verifying attempt %d', tonumber(attempt[4]), R.n))
   return { 'escalated', 'worker_lost' }
 end
-redis.call('HSET', key, 'vtoken:' .. i, R.token, 'vclaims:' .. i, tonumber(attempt[4] or '0') + 1,
+redis.call('HSET', key, 'vshared:' .. i, shared_mark(), 'vtoken:' .. i, R.token,
+  'vclaims:' .. i, tonumber(attempt[4] or '0') + 1,
   'vhard:' .. i, stamp(NOW + R.hard_ms))
 redis.call('ZADD', P .. 'leases', NOW + R.lease_ms, entry)
 if state == 'waiting' then set_state(R.id, state, 'running') end

@@ -25,6 +25,7 @@ if not why then
 end
 redis.call('HSET', key, 'token', '')
 redis.call('HINCRBY', key, 'claims', -1)
+redis.call('HSET', key, 'shared', '1')
 drop_lease(R.entry)
 local state = redis.call('HGET', job_key(id), 'state')
 if kind == 'a' and TERMINAL[state] then

@@ -1,20 +1,22 @@
 -- Find the next entry of a subject: its mandatory retry, then the work that it holds, then the first
--- due one. What it holds has a token. What a pause or a quota holds back is skipped.
+-- due one. What it holds has a token. What a pause or a quota holds back is skipped, and so is the
+-- work of other owners, if one asks.
 local lane = P .. 'lane:' .. R.lane
-local function token_of(entry)
-  local kind, id, n = parse_entry(entry)
-  if kind == 'c' then return redis.call('HGET', cycle_key(cycle_of(entry)), 'token') end
-  return redis.call('HGET', attempt_key(id, n), 'token')
+local function of_another(entry)
+  if not given(R.owner) then return false end
+  local _, id = parse_entry(entry)
+  local owner = redis.call('HGET', job_key(id), 'owner')
+  return owner and owner ~= R.owner
 end
 local function held_in(name)
-  local entry = redis.call('HGET', P .. name, R.lane)
-  if not entry then return nil end
-  local token, lease = token_of(entry), redis.call('ZSCORE', P .. 'leases', entry)
-  if token and token ~= '' and not expired(lease) then return { 'held', entry, token, lease } end
-  redis.call('HDEL', P .. name, R.lane)
+  local slot = slot_of(R.lane, R.owner)
+  local found = held_work(name, slot)
+  if not found then redis.call('HDEL', P .. name, slot) end
+  return found
 end
 -- Whether an entry can be claimed. The job of one that is held back shows what it waits for.
 local function availability(entry)
+  if of_another(entry) then return 'held' end
   local kind, id, n = parse_entry(entry)
   if kind == 'c' then return 'free' end
   local job = redis.call('HMGET', job_key(id), 'state', 'task_type', 'tenant', 'waiting_for')

@@ -1,14 +1,15 @@
 -- Read a page of jobs, newest first, filtering at most R.scan of them.
 -- Returns whether the end was reached, where it stopped (score, id), and a row per job without its
 -- body, which may be large. With R.ids, returns the rows of these jobs.
-local FIELDS = { 'state', 'task_type', 'name', 'tenant', 'waiting_for', 'waiting_behind',
-  'reason', 'detail', 'best', 'attempt', 'tokens', 'seconds', 'created_at', 'finished_at', 'body' }
+local FIELDS = { 'state', 'task_type', 'name', 'tenant', 'owner', 'waiting_for',
+  'waiting_behind', 'reason', 'detail', 'best', 'attempt', 'tokens', 'seconds', 'created_at', 'finished_at', 'body' }
 local BATCH = 200
 
 local function matches(row, labels)
   if given(R.name) and string.sub(row.name or '', 1, #R.name) ~= R.name then return false end
   if given(R.task_type) and row.task_type ~= R.task_type then return false end
   if given(R.tenant) and row.tenant ~= R.tenant then return false end
+  if given(R.owner) and row.owner ~= R.owner then return false end
   for name, value in pairs(given(R.labels) and R.labels or {}) do
     if labels[name] ~= value then return false end
   end

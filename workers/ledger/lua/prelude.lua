@@ -21,6 +21,14 @@ local function lapsed(entry)
   local swept = tonumber(redis.call('GET', P .. 'swept_at') or '')
   return swept and NOW - swept <= R.lease_ms / 2
 end
+-- Whether an entry has lost too many workers. It is 'clear' that it is at fault if nothing else ran in
+-- the last one; if it is 'unclear', a process of its own may try once more.
+local function blame_for(claims, shared)
+  if tonumber(claims or '0') < R.max_claims then return nil end
+  if shared ~= '1' then return 'clear' end
+  return R.shared and 'unclear' or nil
+end
+local function shared_mark() return R.shared and '1' or '' end
 -- A full Redis refuses a script at its first write, if that write may need memory, and nothing after
 -- it. So each script decides by its first write, which changes nothing, whether it needs room.
 local function need_room() redis.call('SETRANGE', P .. 'swept_at', 0, '') end
@@ -138,12 +146,24 @@ local function offer(lane, entry, mode, at)
 end
 
 -- A subject holds a mandatory retry, other work, or both; a later claim does not replace either.
+-- What a producer claimed is held by the subject for this producer alone, as `<entry>\31<token>`:
+-- nobody else lets go of it, so the token shows whether it is still its own claim.
+local function slot_of(lane, holder) return given(holder) and lane .. '\31' .. holder or lane end
+local function held_work(name, slot)
+  local value = redis.call('HGET', P .. name, slot)
+  if not value then return nil end
+  local entry, claimed = string.match(value, '^([^\31]+)\31?(.*)$')
+  local kind, id, n = parse_entry(entry)
+  local key = kind == 'c' and cycle_key(cycle_of(entry)) or attempt_key(id, n)
+  local token, lease = redis.call('HGET', key, 'token'), redis.call('ZSCORE', P .. 'leases', entry)
+  local own = token and token ~= '' and (claimed == '' or claimed == token)
+  if own and not expired(lease) then return { 'held', entry, token, lease } end
+end
 local function hold(lane, entry, mode)
   redis.call('ZREM', P .. 'lane:' .. lane, entry)
-  local name = P .. (mode == 'immediate_retry' and 'retrying' or 'holding')
-  local held = redis.call('HGET', name, lane)
-  local lease = held and redis.call('ZSCORE', P .. 'leases', held)
-  if expired(lease) then redis.call('HSET', name, lane, entry) end
+  local name, slot = mode == 'immediate_retry' and 'retrying' or 'holding', slot_of(lane, R.holder)
+  if held_work(name, slot) then return end
+  redis.call('HSET', P .. name, slot, given(R.holder) and entry .. '\31' .. R.token or entry)
 end
 
 local function let_go(lane, entry)
@@ -544,6 +564,7 @@ local function store_job(id, job)
   raise_schema(id, job)
   if given(job.on_done) then redis.call('HSET', key, 'on_done', job.on_done) end
   if tenant then redis.call('HSET', key, 'tenant', tenant) end
+  if given(job.owner) then redis.call('HSET', key, 'owner', job.owner) end
   if given(job.pool) then redis.call('HSET', key, 'pool', job.pool) end
   if given(job.caller) then redis.call('HSET', key, 'caller', 1) end
   if given(job.of_loop) then

@@ -29,6 +29,8 @@ if given(R.fault) then
 end
 drop_lease(R.entry)
 redis.call('HINCRBY', key, v .. 'claims' .. suffix, -1)
+-- It has proved nothing: an entry that was tried alone is tried alone again.
+redis.call('HSET', key, v .. 'shared' .. suffix, '1')
 local job = redis.call('HMGET', job_key(id), 'state', 'deadline_at', 'priority', 'lane', 'verify_on',
   'pool')
 if kind ~= 'c' and TERMINAL[job[1]] then

@@ -59,6 +59,7 @@ def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
         reason=row.get("reason", ""),
         paused_by=paused_by,
         tenant=row.get("tenant", ""),
+        owner=row.get("owner", ""),
         uid=row.get("uid", ""),
         spec=row.get("spec", ""),
         version=int(row["version"]),

@@ -67,31 +67,35 @@ def lane_of(job: Job, settings: Settings) -> str | None:
     return lane(job.subject, tenant_of(job, settings)) if job.subject is not None else None
 
 
-def key_of(job: Job, settings: Settings) -> str | None:
-    """Return the idempotency key that a job's id is derived from. Tenants share no keys."""
+def key_of(job: Job, settings: Settings, owner: str | None = None) -> str | None:
+    """Return the idempotency key that a job's id is derived from.
+
+    Tenants share no keys, and neither do producers.
+    """
     key, tenant = job.idempotency_key, tenant_of(job, settings)
-    if key is None or tenant is None:
+    if key is None or (tenant is None and owner is None):
         return key
-    return f"{quote(tenant, safe='')}/{key}"
+    scope = quote(tenant or "", safe="")
+    return f"{scope}/{key}" if owner is None else f"{scope}//{owner}/{key}"
 
 
 def scope_of(job: Job, settings: Settings) -> str | None:
     """Return what decides a job's partition: its subject's lane or its shared memory."""
-    return lane_of(job, settings) or memory_scope(job)
+    return lane_of(job, settings) or memory_scope(job, settings)
 
 
-def memory_scope(job: Job) -> str | None:
-    """Return the key of a shared memory; None for a job's own."""
-    if job.memory_scope == "task_type":
-        return job.task_type
-    if job.memory_scope == "input":
-        return input_digest(job)
-    return None
+def memory_scope(job: Job, settings: Settings) -> str | None:
+    """Return the key of a shared memory; None for a job's own. Tenants share none."""
+    if job.memory_scope == "job":
+        return None
+    scope = job.task_type if job.memory_scope == "task_type" else input_digest(job)
+    tenant = tenant_of(job, settings)
+    return scope if tenant is None else f"{quote(tenant, safe='')}/{scope}"
 
 
-def shared_memory_key(job: Job) -> str | None:
+def shared_memory_key(job: Job, settings: Settings) -> str | None:
     """Return the key of a memory that jobs share; None for a job's own."""
-    scope = memory_scope(job)
+    scope = memory_scope(job, settings)
     return keys.memory("", job.memory_scope, scope) if scope is not None else None
 
 
@@ -292,6 +296,7 @@ def read_job(
         tokens=tokens_of(raw),
         seconds=float(raw["seconds"]),
         tenant=raw.get("tenant") or None,
+        owner=raw.get("owner") or None,
         attempts=views,
         cycles=tuple(cycles),
         needs_schema=int(raw.get("schema", 1)),

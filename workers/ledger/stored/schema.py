@@ -72,7 +72,7 @@ def _release() -> str:
 
 #: The schema of this release. tests/repository/schemas holds a fingerprint of each one.
 CURRENT = StoredSchema(
-    number=3,
+    number=4,
     release=_release(),
     added={
         "Finding.example": 2,
@@ -83,5 +83,11 @@ CURRENT = StoredSchema(
         "Budget.money": 3,
         "RunnerSpec.command:provider": 3,
         "RunnerSpec.command:out_of_credits_exit_codes": 3,
+        "VerificationResult.in_process": 4,
+        "EditOutcome.reason=quarantined": 4,
+        "EditDelta.reason=quarantined": 4,
+        "RunnerSpec.command:network": 4,
+        "RunnerSpec.command:read": 4,
+        "VerifierSpec.command.subprocess:network": 4,
     },
 )

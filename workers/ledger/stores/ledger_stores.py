@@ -15,6 +15,7 @@ from mulligan.workers.ledger.stores.periodic_turns import PeriodicTurns
 from mulligan.workers.ledger.stores.quarantine import Quarantine
 from mulligan.workers.ledger.stores.refused_submissions import RefusedSubmissions
 from mulligan.workers.ledger.stores.tokens import Tokens
+from mulligan.workers.ledger.stores.unfinished_runs import UnfinishedRuns
 
 
 class LedgerStores(Partitioned):
@@ -59,6 +60,10 @@ class LedgerStores(Partitioned):
         return RefusedSubmissions(
             self.calls, prefix=settings.key_prefix, clock=self, kept=settings.retention
         )
+
+    @cached_property
+    def unfinished_runs(self) -> UnfinishedRuns:
+        return UnfinishedRuns(self.calls, prefix=self.settings.key_prefix, clock=self)
 
     @cached_property
     def tokens(self) -> Tokens:

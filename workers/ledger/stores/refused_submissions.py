@@ -2,6 +2,9 @@
 
 A Celery message has no caller who reads its refusal, so a log would be its only trace. Problems
 name fields and never quote a prompt.
+
+Messages that cannot be read at all have a record of their own: a flood of them does not push out
+the refusals of others.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ from mulligan.tasks.ports.ledger import LedgerClock
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.connection.calls import RedisCalls
 
-Origin = Literal["celery", "http"]
+#: broker: a message on a queue that no worker could read.
+Origin = Literal["celery", "http", "broker"]
 
-#: Records kept, the newest.
+#: Records kept, the newest, and those of messages that cannot be read.
 CAP = 1000
+MESSAGES_CAP = 200
 #: Problems kept of one submission, and characters of each.
 _PROBLEMS = 20
 _LONGEST = 300
@@ -43,6 +48,8 @@ class RefusedSubmission:
     tenant: str | None = None
     task_type: str | None = None
     problems: tuple[str, ...]
+    #: How a message begins that cannot be read.
+    begins: str | None = None
     at: float
 
     def as_dict(self) -> dict[str, Any]:
@@ -56,6 +63,8 @@ class RefusedSubmissions:
         """``kept``: seconds after which a record is deleted."""
         self._calls = calls
         self._key = keys.refused_submissions(keys.fleet_prefix(prefix))
+        self._messages = keys.refused_messages(keys.fleet_prefix(prefix))
+        self._keys = (self._key, self._messages)
         self._clock = clock
         self._kept = kept
 
@@ -82,22 +91,42 @@ class RefusedSubmissions:
             "task_type": _cut(task_type, _NAME) if isinstance(task_type, str) else None,
             "problems": said,
         }
+        self._add(self._key, fields, cap=CAP)
+
+    def note_message(self, *, queue: str, reason: str, size: int, begins: str) -> None:
+        """Record a message that no worker could read."""
+        where = f"a message on the queue {_cut(queue, _NAME)} cannot be read"
+        fields = {
+            "id": "",
+            "origin": "broker",
+            "problems": [_cut(f"{where}: {reason}"), f"its size is {size:,} bytes"],
+            "begins": _cut(begins),
+        }
+        self._add(self._messages, fields, cap=MESSAGES_CAP)
+
+    def _add(self, key: str, fields: dict[str, Any], *, cap: int) -> None:
         now = self._clock.now()
-        self._calls.run("ZADD", self._key, now, json.dumps(fields))
-        self._calls.run("ZREMRANGEBYSCORE", self._key, "-inf", now - self._kept)
-        self._calls.run("ZREMRANGEBYRANK", self._key, 0, -CAP - 1)
-        self._calls.run("EXPIRE", self._key, int(self._kept) + 1)
+        self._calls.run("ZADD", key, now, json.dumps(fields))
+        self._calls.run("ZREMRANGEBYSCORE", key, "-inf", now - self._kept)
+        self._calls.run("ZREMRANGEBYRANK", key, 0, -cap - 1)
+        self._calls.run("EXPIRE", key, int(self._kept) + 1)
 
     def newest(self, *, limit: int = 50, tenant: str | None = None) -> list[RefusedSubmission]:
         """Return the newest refusals; with a tenant, only those of its tokens."""
-        found = self._calls.run("ZREVRANGE", self._key, 0, CAP - 1, "WITHSCORES")
-        read = (_read(text, float(at)) for text, at in zip(found[::2], found[1::2], strict=True))
-        known = (each for each in read if each is not None)
+        known = [*self._read_newest(self._key), *self._read_newest(self._messages)]
+        known.sort(key=lambda each: each.at, reverse=True)
         return [each for each in known if tenant is None or each.tenant == tenant][:limit]
 
+    def _read_newest(self, key: str) -> list[RefusedSubmission]:
+        found = self._calls.run("ZREVRANGE", key, 0, CAP - 1, "WITHSCORES")
+        read = (_read(text, float(at)) for text, at in zip(found[::2], found[1::2], strict=True))
+        return [each for each in read if each is not None]
+
     def recent(self) -> int:
-        """Return how many submissions were refused within the last hour, up to CAP."""
-        return int(self._calls.run("ZCOUNT", self._key, self._clock.now() - RECENT, "+inf"))
+        """Return how many submissions were refused within the last hour, up to the caps."""
+        since = self._clock.now() - RECENT
+        counts = (self._calls.run("ZCOUNT", key, since, "+inf") for key in self._keys)
+        return sum(map(int, counts))
 
 
 def recent_words(count: int) -> str:

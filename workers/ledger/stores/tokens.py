@@ -6,12 +6,14 @@ import hashlib
 import hmac
 import json
 import secrets
+import shlex
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, get_args
+from urllib.parse import quote
 
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.workers.ledger import keys
@@ -25,6 +27,8 @@ _FRESH = 2.0
 #: Seconds after a failed read in which callers fail at once instead of waiting for the ledger.
 _FAIL_FAST = 1.0
 _SESSION_SECONDS = 12 * 3600
+#: How long a token is valid if nothing else is said.
+LIFETIME = 90 * 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +46,26 @@ class Token:
     created_at: float
     expires_at: float | None
 
+    @property
+    def owner(self) -> str | None:
+        """Who owns what is submitted with it: a producer, by tenant and name; None for others.
+
+        A later token of the same name and tenant belongs to the same producer.
+        """
+        if self.role != "producer":
+            return None
+        return f"{quote(self.tenant or '', safe='')}/{quote(self.name or self.id, safe='')}"
+
     def expired(self, now: float) -> bool:
         return self.expires_at is not None and now >= self.expires_at
+
+    @property
+    def renewal(self) -> str:
+        """The command that creates its successor: for a producer, one that sees the same jobs."""
+        words = ["mulligan", "token", "create", "--role", self.role, "--name", self.name or self.id]
+        words += ["--tenant", self.tenant] if self.tenant is not None else []
+        words += ["--texts"] if self.role == "ops" and self.texts else []
+        return shlex.join(words)
 
 
 Reading = Future[dict[str, Token]]
@@ -74,9 +96,12 @@ class Tokens:
         name: str = "",
         tenant: str | None = None,
         texts: bool = False,
-        lifetime: float | None = None,
+        lifetime: float | None = LIFETIME,
     ) -> tuple[Token, str]:
-        """Create a token and return it with its text, which cannot be read again."""
+        """Create a token and return it with its text, which cannot be read again.
+
+        ``lifetime`` in seconds; None: it never expires.
+        """
         if role not in ROLES:
             raise BadInput.at("role", f"{role!r} is none of {', '.join(ROLES)}")
         secret = secrets.token_urlsafe(32)
@@ -110,12 +135,21 @@ class Tokens:
 
     def find(self, text: str) -> Token | None:
         """Return the token with this text, if it is valid now."""
+        token = self._with_text(text)
+        return token if token and not token.expired(self._now()) else None
+
+    def find_expired(self, text: str) -> Token | None:
+        """Return the token with this text, if it has expired."""
+        token = self._with_text(text)
+        return token if token and token.expired(self._now()) else None
+
+    def _with_text(self, text: str) -> Token | None:
         mark, _, rest = text.partition("_")
         token_id, _, secret = rest.partition("_")
         token = self._known().get(token_id) if mark == _MARK else None
         # Compared even without a token, so that the response time does not reveal which ids exist.
         matches = hmac.compare_digest(token.sha256 if token else _hash(""), _hash(secret))
-        return token if token and matches and not token.expired(self._now()) else None
+        return token if token and matches else None
 
     # -- sessions -------------------------------------------------------------------------------
 

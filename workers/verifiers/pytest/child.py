@@ -1,11 +1,13 @@
 """Run pytest and report every event to a reader outside this process.
 
 Run as ``python -P -s -B child.py``, with the standard library and pytest only. The configuration
-comes as JSON on stdin, so that neither the environment nor the command line contains the nonce
+comes as JSON on stdin, so that neither the environment nor the command line contains the key
 when the answer is imported:
 
-``{"fd": 5, "nonce": "…", "root": "/private/work", "args": ["-q"],
-"show_source": true, "stubs": {"files": ["solution.py"], "names": ["solution"]} | null}``
+``{"fd": 5, "key": "…", "root": "/private/work", "args": ["-q"], "show_source": true,
+"answer": ["solution.py"], "stubs": {"files": ["solution.py"], "names": ["solution"]} | null}``
+
+Events are signed, and interference is reported, by the hooks of ``tamper_hooks.py``.
 
 With ``stubs`` it only collects, and replaces the modules of those files by stubs that have every
 name, so that tests which import the answer can be listed without it.
@@ -21,17 +23,23 @@ import os
 import sys
 import types
 from collections.abc import Generator, Sequence
-from os import _exit, write
+from os import _exit
 from pathlib import Path
+from sys import audit
 from typing import Any
 
 NO_PYTEST = 97
+_HOOKS = Path(__file__).with_name("tamper_hooks.py")
+_EVENT = "mulligan.pytest.event"
+#: Hooks of pytest that decide whether a test passes.
+_DECIDING_HOOKS = (
+    "pytest_pyfunc_call", "pytest_runtest_call", "pytest_runtest_logreport",
+    "pytest_runtest_makereport", "pytest_runtest_protocol", "pytest_runtest_setup",
+    "pytest_runtest_teardown",
+)  # fmt: skip
 
 try:
     import pytest
-    from _pytest import python as pytest_python
-    from _pytest import reports, runner
-    from _pytest import unittest as pytest_unittest
 except ImportError as missing:
     sys.stderr.write(f"pytest cannot be imported by {sys.executable}: {missing}\n")
     _exit(NO_PYTEST)
@@ -43,52 +51,68 @@ _SOURCE_LINES = 25
 _SHOWN_FAILURES = 5
 
 
-class EventWriter:
-    """One JSON line per event, numbered and signed with the nonce."""
+def emit(event: str, **facts: Any) -> None:
+    """Send an event to the reader outside."""
+    audit(_EVENT, event, facts)
 
-    def __init__(self, fd: int, nonce: str) -> None:
-        os.set_inheritable(fd, False)
-        self._fd, self._nonce, self._count = fd, nonce, 0
 
-    def emit(self, event: str, **facts: Any) -> None:
-        line = {"nonce": self._nonce, "seq": self._count, "event": event, **facts}
-        self._count += 1
-        # An answer's messages may contain lone surrogates, which cannot be stored.
-        data = json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-        while data:
-            data = data[write(self._fd, data) :]
+def tell(kind: str, what: Any) -> None:
+    """Give the hooks something to compare with, now or later."""
+    audit(_EVENT, kind, what)
 
 
 class Reporter:
     """The pytest plugin that reports collection, every phase of every test, and errors."""
 
-    def __init__(self, stream: EventWriter, root: Path, *, show_source: bool) -> None:
-        self._stream, self._root, self._show_source = stream, root, show_source
+    def __init__(self, root: Path, *, show_source: bool) -> None:
+        self._root, self._show_source = root, show_source
         self._shown = 0
         self._raised: dict[tuple[str, str], dict[str, Any]] = {}
-        self._machinery = _fingerprint()
+
+    def pytest_plugin_registered(self, plugin_name: str) -> None:
+        tell("plugin", plugin_name)
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        tell("hooks", [getattr(session.config.hook, name) for name in _DECIDING_HOOKS])
 
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
         if isinstance(collector, pytest.File):
-            self._stream.emit("running", nodeid=collector.nodeid)
+            emit("running", nodeid=collector.nodeid)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        report = yield
+        if isinstance(collector, pytest.Module) and report.passed:
+            tell("module", collector.obj)
+        return report
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._stream.emit("running", nodeid=nodeid)
+        emit("running", nodeid=nodeid)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         nodeids = [item.nodeid for item in session.items]
-        self._stream.emit("collected", nodeids=nodeids, guessed=Stub.guessed)
+        tell("tests", [_parts(item) for item in session.items])
+        emit("collected", nodeids=nodeids, guessed=Stub.guessed)
 
     def pytest_exception_interact(
         self, node: pytest.Collector, call: pytest.CallInfo[Any], report: Any
     ) -> None:
         if isinstance(report, pytest.CollectReport) and call.excinfo is not None:
-            self._stream.emit("collect_error", nodeid=node.nodeid, **self._describe(call.excinfo))
+            emit("collect_error", nodeid=node.nodeid, **self._describe(call.excinfo))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
+        tell("test", _parts(item))
+        return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        if call.when == "call" or call.excinfo is not None:
+            tell("check", None)
         report = yield
         if call.excinfo is not None:
             described = self._describe(call.excinfo, report.nodeid)
@@ -96,7 +120,7 @@ class Reporter:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._stream.emit(
+        emit(
             "report",
             nodeid=report.nodeid,
             when=report.when,
@@ -104,22 +128,12 @@ class Reporter:
             xfail=hasattr(report, "wasxfail"),
             **self._raised.pop((report.nodeid, str(report.when)), {}),
         )
-        self._check_machinery()
 
     def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self._stream.emit("internal_error", **self._describe(excinfo))
+        emit("internal_error", **self._describe(excinfo))
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self._stream.emit("interrupted", **self._describe(excinfo))
-
-    def pytest_sessionfinish(self) -> None:
-        self._check_machinery()
-
-    def _check_machinery(self) -> None:
-        """Report every part of pytest that was replaced since the start."""
-        for name, part in _fingerprint().items():
-            if self._machinery[name] is not part:
-                self._stream.emit("tampered", what=name)
+        emit("interrupted", **self._describe(excinfo))
 
     def _describe(
         self, excinfo: pytest.ExceptionInfo[BaseException], nodeid: str = ""
@@ -135,9 +149,9 @@ class Reporter:
             lines.reverse()  # the location comes before the message
         asserted = next((line for line in lines if line.startswith("assert ")), lines[0])
         return {
-            "exception": type(error).__name__,
-            "bases": [base.__name__ for base in type(error).__mro__],
-            "name": getattr(error, "name", None) if isinstance(error, ImportError) else None,
+            "exception": _name(type(error)),
+            "bases": [_name(base) for base in type.mro(type(error))],
+            "name": str(error.name) if isinstance(error, ImportError) and error.name else None,
             "frame": self._frame(excinfo),
             "line": self._line(excinfo),
             "files": self._files(excinfo),
@@ -209,33 +223,17 @@ def _text(excinfo: pytest.ExceptionInfo[BaseException]) -> str:
         return type(excinfo.value).__name__
 
 
-#: What an answer could replace to make its tests pass.
-_MACHINERY: tuple[tuple[Any, str], ...] = (
-    (pytest.Function, "runtest"),
-    (pytest_unittest.TestCaseFunction, "runtest"),
-    (pytest_python, "pytest_pyfunc_call"),
-    (runner, "pytest_runtest_call"),
-    (runner, "pytest_runtest_makereport"),
-    (runner, "runtestprotocol"),
-    (runner, "call_and_report"),
-    (runner.CallInfo, "from_call"),
-    (reports.TestReport, "from_item_and_call"),
-    (pytest, "raises"),
-    (builtins, "AssertionError"),
-    (EventWriter, "emit"),
-    (Reporter, "pytest_runtest_logreport"),
-)
+def _name(kind: type) -> str:
+    """Return the name of a class, whatever its metaclass says."""
+    return str(vars(type)["__name__"].__get__(kind))
 
 
-def _fingerprint() -> dict[str, Any]:
-    """Return each part and its code by name; None for a part that this pytest lacks."""
-    found: dict[str, Any] = {}
-    for owner, name in _MACHINERY:
-        part = vars(owner).get(name)
-        label = f"{owner.__name__.rpartition('.')[2]}.{name}"
-        found[label] = part
-        found[f"{label} (code)"] = getattr(getattr(part, "__func__", part), "__code__", None)
-    return found
+def _parts(item: pytest.Item) -> tuple[str, Any, list[Any]]:
+    """Return a test's node id, its function and its parameters."""
+    function = getattr(item, "obj", None)
+    callspec = getattr(item, "callspec", None)
+    parameters = list(callspec.params.values()) if callspec is not None else []
+    return item.nodeid, getattr(function, "__func__", function), parameters
 
 
 # -- listing tests without the answer --------------------------------------------------------------
@@ -319,11 +317,26 @@ class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__getattr__ = Stub(module.__name__).__getattr__  # type: ignore[method-assign]
 
 
+def _install_hooks(config: dict[str, Any]) -> None:
+    """Run the file of the hooks with its own built-in functions, and outside ``sys.modules``."""
+    names: dict[str, Any] = {"__name__": "tamper_hooks", "__builtins__": dict(vars(builtins))}
+    exec(compile(_HOOKS.read_text("utf-8"), str(_HOOKS), "exec"), names)  # noqa: S102 - our own file
+    names["install"](
+        fd=config["fd"],
+        key=config["key"],
+        root=Path(config["root"]),
+        answer=config["answer"],
+        child=sys.modules[__name__],
+        bottom=sys._getframe(2).f_code,
+    )
+
+
 def main() -> None:
     config = json.loads(sys.stdin.read())
     root = Path(config["root"])
-    stream = EventWriter(config["fd"], config["nonce"])
-    reporter = Reporter(stream, root, show_source=config["show_source"])
+    os.set_inheritable(config["fd"], False)
+    _install_hooks(config)
+    reporter = Reporter(root, show_source=config["show_source"])
     stubs, args = config["stubs"], config["args"]
     del config
     # Like ``python -m pytest``, so that tests in a folder find the modules beside it.
@@ -331,9 +344,9 @@ def main() -> None:
     if stubs is not None:
         _add_operators()
         sys.meta_path.insert(0, StubFinder(root, **stubs))
-    stream.emit("start")
+    emit("start")
     code = int(pytest.main(args, plugins=[reporter]))
-    stream.emit("finish", exit_code=code)
+    emit("finish", exit_code=code)
     sys.stdout.flush()
     sys.stderr.flush()
     # Exit handlers that the answer registered do not run.

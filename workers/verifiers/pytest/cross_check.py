@@ -210,6 +210,7 @@ def _result(
         warnings=warnings,
         elapsed_seconds=run.completed.elapsed,
         score=None if status is VerificationStatus.SKIPPED else score.points,
+        in_process=True,
     )
 
 

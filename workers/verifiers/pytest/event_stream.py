@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import hmac
+import io
 import json
+import math
 import os
 import secrets
+import selectors
+import socket
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import groupby
 from threading import Thread
+from time import monotonic
 from typing import Any
 
 from mulligan.policies.value import Value
 
-_CAP_BYTES = 16 << 20
+#: A test has four events, so these are enough for more than 20,000 tests.
+MAX_BYTES = 16 << 20
+MAX_EVENTS = 100_000
+#: How long to read what is left in the pipe after the run has ended.
+_DRAIN_SECONDS = 1.0
+#: Characters of a signature, in front of each event.
+_SIGNATURE = 32
+_PROBLEM_CHARACTERS = 300
 _PHASES = (["setup", "call", "teardown"], ["setup", "teardown"])
 
 
@@ -85,43 +100,67 @@ class Transcript:
 
 
 class EventReader:
-    """A pipe and a thread that reads it while the child runs.
+    """A socket and a thread that reads it while the child runs.
 
-    Each line must have the nonce and the next number; anything else is a problem.
+    Each line must be signed, with its number, by the key that only the child's first hook has;
+    anything else is a problem. The reader ends with the run, whoever still has the socket.
     """
 
     def __init__(self, clean: Callable[[str], str]) -> None:
         """``clean`` removes what readers should not see from texts of the answer."""
         self._clean = clean
-        self.nonce = secrets.token_hex(16)
-        self._read_fd, self.write_fd = os.pipe()
+        self.key = secrets.token_hex(32)
+        # What was sent through a socket cannot be read again by its sender, unlike a pipe.
+        self._receiver, self._sender = socket.socketpair()
+        self.write_fd = self._sender.fileno()
+        self._ended, self._end = os.pipe()
         self._data = bytearray()
         self._overflow = False
-        self._thread = Thread(target=self._drain, name="pytest-events", daemon=True)
+        self._thread = Thread(target=self._read, name="pytest-events", daemon=True)
 
     def __enter__(self) -> EventReader:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self.write_fd)
+        os.close(self._end)
         self._thread.join()
-        os.close(self._read_fd)
+        self._receiver.close()
+        self._sender.close()
+        os.close(self._ended)
 
-    def _drain(self) -> None:
-        while chunk := os.read(self._read_fd, 65_536):
-            if len(self._data) < _CAP_BYTES:
-                self._data += chunk
-            else:
-                self._overflow = True
+    def _read(self) -> None:
+        """Read until the run has ended and nothing is left, or until a writer does not stop."""
+        give_up = math.inf
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._receiver, selectors.EVENT_READ)
+            selector.register(self._ended, selectors.EVENT_READ)
+            while monotonic() < give_up:
+                ready = [key.fileobj for key, _ in selector.select()]
+                if self._ended in ready:
+                    give_up = min(give_up, monotonic() + _DRAIN_SECONDS)
+                if self._receiver not in ready:
+                    return
+                self._keep(self._receiver.recv(65_536))
+
+    def _keep(self, chunk: bytes) -> None:
+        if len(self._data) + len(chunk) <= MAX_BYTES:
+            self._data += chunk
+        else:
+            self._overflow = True
 
     def transcript(self) -> Transcript:
         """Return the events; call it when the child has ended and the reader is closed."""
         transcript = Transcript()
         if self._overflow:
-            transcript.problems.append(f"more than {_CAP_BYTES} bytes of events")
-        for number, line in enumerate(bytes(self._data).splitlines()):
-            event = _parse(line, self.nonce, number)
+            transcript.problems.append(f"more than {MAX_BYTES} bytes of events")
+        for number, line in enumerate(io.BytesIO(self._data)):
+            if not line.endswith(b"\n"):
+                break  # the child was killed while it wrote
+            if number == MAX_EVENTS:
+                transcript.problems.append(f"more than {MAX_EVENTS} events")
+                break
+            event = _parse(line[:-1], self.key, number)
             if event is None:
                 transcript.problems.append("an event that pytest did not send")
                 break
@@ -130,13 +169,23 @@ class EventReader:
         return transcript
 
 
-def _parse(line: bytes, nonce: str, number: int) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line)
-        authentic = event.pop("nonce") == nonce and event.pop("seq") == number
-    except (ValueError, KeyError, TypeError, AttributeError):
+def signature(key: str, number: int, body: bytes) -> str:
+    """Return the signature of an event, as the child computes it."""
+    keyed = blake2b(key=bytes.fromhex(key), digest_size=_SIGNATURE // 2)
+    keyed.update(b"%d %b" % (number, body))
+    return keyed.hexdigest()
+
+
+def _parse(line: bytes, key: str, number: int) -> dict[str, Any] | None:
+    """Return an event, or None if the child's hook did not sign it with this number."""
+    signed, body = line[:_SIGNATURE], line[_SIGNATURE + 1 :]
+    if not hmac.compare_digest(signed, signature(key, number, body).encode()):
         return None
-    return event if authentic else None
+    try:
+        event = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) else None
 
 
 def _record(transcript: Transcript, event: dict[str, Any], clean: Callable[[str], str]) -> None:
@@ -160,12 +209,12 @@ def _record(transcript: Transcript, event: dict[str, Any], clean: Callable[[str]
             case "interrupted":
                 transcript.interrupted = RaisedError(**event).cleaned(clean)
             case "tampered":
-                transcript.problems.append(f"the code replaced {event['what']}")
+                transcript.problems.append(clean(str(event["what"]))[:_PROBLEM_CHARACTERS])
             case "finish":
                 transcript.exit_code = int(event["exit_code"])
             case _:
                 transcript.problems.append("an event of an unknown kind")
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         transcript.problems.append(f"a malformed event: {kind}")
 
 
@@ -183,6 +232,11 @@ def _report(event: dict[str, Any], clean: Callable[[str], str]) -> TestReport:
     return TestReport(**fields, raised=raised)
 
 
+def phases_of(reports: Sequence[TestReport]) -> list[str]:
+    """Return the phases that a test went through. Each part of a test reports a call of its own."""
+    return [phase for phase, _ in groupby(report.when for report in reports)]
+
+
 def _inconsistencies(transcript: Transcript) -> list[str]:
     """Find reports of unknown tests, and phases that are missing or out of order."""
     known = set(transcript.collected or ())
@@ -193,7 +247,7 @@ def _inconsistencies(transcript: Transcript) -> list[str]:
     last = next(reversed(tests), None) if cut_short else None
     problems = []
     for nodeid, reports in tests.items():
-        phases = [report.when for report in reports]
+        phases = phases_of(reports)
         if nodeid not in known:
             problems.append(f"{nodeid} was reported but never collected")
         elif phases not in _PHASES and nodeid != last:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from mulligan.tasks.ports.errors import VerifierError
-from mulligan.workers.sandbox.subprocesses import Limits
+from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.verifiers.pytest.event_stream import RaisedError
 from mulligan.workers.verifiers.pytest.run import PytestRun, module_names, run_pytest
 

@@ -1,10 +1,9 @@
 """``pytest.subprocess``: the workspace's tests accept the answer.
 
-Limits: code inside the test process can, with effort, find the nonce of the event stream and write
-a whole false run, restore what it replaced in pytest, or escape from the process. Anything less
-(rewriting the JUnit file, exiting the process, adding configuration, hiding, skipping or replacing
-tests) is detected from outside. The process runs as the worker's user: run verify workers as a
-separate user or in a container.
+Limits: the answer and its tests share a process. Rewriting the JUnit file, exiting the process,
+adding configuration, hiding, skipping or adding tests is detected from outside, and the known ways
+to change the run itself by hooks inside (``tamper_hooks.py``). Code that reads or writes the
+memory of its process in other ways can still forge a run, so results say ``in_process``.
 """
 
 from __future__ import annotations
@@ -18,25 +17,19 @@ from pydantic import Field, field_validator
 
 from mulligan.extras import find_missing
 from mulligan.policies.failures.failure import VerificationResult
-from mulligan.policies.jobs.job import Seconds, escapes
+from mulligan.policies.jobs.job import Seconds
 from mulligan.policies.value import Value
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.layout import AnswerLayout, LaidOutAnswer
+from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.private import private_directory
-from mulligan.workers.sandbox.subprocesses import Limits
 from mulligan.workers.sandbox.workspace import content_address, unpack
+from mulligan.workers.verifiers.pytest.allowed_arguments import check_arguments
 from mulligan.workers.verifiers.pytest.cross_check import VERIFIER_ID, cross_check
 from mulligan.workers.verifiers.pytest.expected_tests import Expected, list_expected_tests
 from mulligan.workers.verifiers.pytest.run import run_pytest
-
-#: Arguments that would hide the run from the verifier or make it wait for a person.
-_REFUSED_ARGUMENTS = (
-    "--junitxml", "--junit-xml", "--collect-only", "--co", "--pdb", "--trace", "--numprocesses",
-    "--dist", "--rootdir", "--confcutdir", "--config-file", "--basetemp", "--help", "-h",
-    "--version", "-V", "--fixtures", "--markers", "--setup-plan", "--setup-only", "--cache-show",
-)  # fmt: skip
 
 #: The most recent lists of tests, shared by the threads of a worker.
 _expected_tests: OrderedDict[Any, Expected] = OrderedDict()
@@ -69,11 +62,7 @@ class PytestSubprocess:
         @field_validator("args")
         @classmethod
         def _check_args(cls, args: tuple[str, ...]) -> tuple[str, ...]:
-            for arg in args:
-                if _refused(arg):
-                    raise ValueError(f"{arg!r} cannot be used here")
-                if not arg.startswith("-") and escapes(arg.partition("::")[0]) and arg != ".":
-                    raise ValueError(f"{arg!r} must stay inside the workspace")
+            check_arguments(args)
             return args
 
     def __init__(
@@ -105,12 +94,15 @@ class PytestSubprocess:
                 self.options.args,
                 timeout=self.options.timeout,
                 limits=self._layout.limits,
+                answer=[name for name in answer.touched if name not in answer.restored],
                 show_source=self.options.show_source,
             )
         result = cross_check(run, expected, touched=answer.touched, restored=answer.restored)
         return result.model_copy(
             update={
-                "evidence": result.evidence | answer.evidence,
+                "evidence": result.evidence
+                | answer.evidence
+                | {"isolation": list(run.completed.layers)},
                 "warnings": result.warnings + answer.warnings,
             }
         )
@@ -136,9 +128,3 @@ class PytestSubprocess:
             while len(_expected_tests) > _MAX_LISTS:
                 _expected_tests.popitem(last=False)
         return expected
-
-
-def _refused(arg: str) -> bool:
-    name = arg.partition("=")[0]
-    # The value of a short option may be attached: -n4, -cfile.
-    return name in _REFUSED_ARGUMENTS or arg[:2] in ("-n", "-c")

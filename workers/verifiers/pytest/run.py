@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from mulligan.tasks.ports.errors import VerifierError
+from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.protection import PYTEST_CONFIGURATION
-from mulligan.workers.sandbox.subprocesses import Completed, Limits, clean_environment, run
+from mulligan.workers.sandbox.subprocesses import Completed, clean_environment, run
 from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.verifiers.pytest.event_stream import EventReader, Transcript
 
-_CHILD = Path(__file__).with_name("child.py")
+_CHILD = Path(__file__).resolve().with_name("child.py")
+#: What the child reads besides its Python and the workspace.
+CHILD_FILES = (_CHILD, _CHILD.with_name("tamper_hooks.py"))
 _NO_PYTEST = 97
 _ENVIRONMENT = {
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
@@ -47,18 +50,25 @@ def run_pytest(
     timeout: float,
     limits: Limits,
     stubs: Sequence[str] | None = None,
+    answer: Sequence[str] = (),
     show_source: bool = False,
 ) -> PytestRun:
-    """Run the tests, or only list them with ``stubs``; raise VerifierError without pytest."""
+    """Run the tests, or only list them with ``stubs``; raise VerifierError without pytest.
+
+    ``answer`` are the files that are watched for interference with the run.
+    """
     private = work.parent
-    xml = private / "junit.xml"
+    # The program sees only its copy, its home and this folder.
+    (private / "tmp").mkdir(exist_ok=True)
+    xml = private / "tmp" / "junit.xml"
     xml.unlink(missing_ok=True)
     paths = WorkerPaths(work)
     with EventReader(paths.clean) as reader:
         config = {
             "fd": reader.write_fd,
-            "nonce": reader.nonce,
+            "key": reader.key,
             "root": str(work),
+            "answer": list(answer),
             "args": _arguments(work, args, xml, collect=stubs is not None),
             "show_source": show_source,
             "stubs": _stub_config(stubs),
@@ -71,6 +81,7 @@ def run_pytest(
             limits=limits,
             stdin=json.dumps(config),
             pass_fds=(reader.write_fd,),
+            read=CHILD_FILES,
         )
     transcript = reader.transcript()
     completed = replace(
@@ -107,7 +118,7 @@ def _arguments(work: Path, args: Sequence[str], xml: Path, *, collect: bool) -> 
     ours += ["--color=no", "--tb=short"]
     if not any(path.name in PYTEST_CONFIGURATION for path in work.rglob("*")):
         # Otherwise pytest looks for configuration above the workspace, which is not the job's.
-        empty = work.parent / "pytest.ini"
+        empty = work.parent / "tmp" / "pytest.ini"
         empty.write_text("[pytest]\n")
         ours += ["-c", str(empty)]
     mode = (

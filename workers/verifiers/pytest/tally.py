@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 from mulligan.policies.failures.failure import Finding
 from mulligan.policies.value import Json
-from mulligan.workers.verifiers.pytest.event_stream import RaisedError, TestReport, Transcript
+from mulligan.workers.verifiers.pytest.event_stream import (
+    RaisedError,
+    TestReport,
+    Transcript,
+    phases_of,
+)
 
 _FINDING_CHARACTERS = 1_200
 _ID_CHARACTERS = 200
@@ -125,7 +130,7 @@ def _outcome(reports: list[TestReport], touched: Collection[str]) -> TestReport 
     if any(report.outcome == "skipped" for report in reports):
         # A test that is expected to fail and fails has passed.
         return "passed" if any(report.xfail for report in reports) else "skipped"
-    complete = [report.when for report in reports] == ["setup", "call", "teardown"]
+    complete = phases_of(reports) == ["setup", "call", "teardown"]
     return "passed" if complete else "unfinished"
 
 

@@ -1,0 +1,237 @@
+"""Run a program confined, and end all it started: ``launcher CONFIG -- ARGV…``.
+
+The launcher stays as the program's parent. When the program ends, or the worker that wants it ends
+or closes ``life_fd``, it kills the program's process group and every descendant, also those in
+sessions of their own: on Linux, a process whose parent dies becomes the launcher's child. Elsewhere
+only the group is killed.
+
+It is a separate program because it must outlive a worker that is killed, and because
+``preexec_fn`` is unsafe in a process with threads. CONFIG is a JSON object with these fields:
+
+- ``limits``: ``cpu_seconds``, ``memory_bytes``, ``file_bytes``, ``processes``,
+  ``total_memory_bytes`` and ``disk_bytes``, each a number or null
+- ``error_fd``: where a failed start and an exceeded limit are reported
+- ``life_fd``: a pipe whose other end the worker holds
+- ``program_fds``: files for the program
+- ``parent``: the worker's pid
+- ``wrapper``: the arguments of bubblewrap, or null
+- ``seccomp``: a filter of system calls in base64, or null
+- ``landlock``: whether to confine it with Landlock
+- ``uid``: the user to become, or null to stay, and ``powerless``: whether to give up root's powers
+- ``read`` and ``write``: the paths that it may use, and ``named``: those that it must be able to
+  read
+- ``data``: files that bubblewrap makes: path → text
+- ``cgroups``: directories for groups of its own, each with the limits to write there
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+
+from . import confine, usage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module typing takes longer to import than all the others
+    from typing import Any, NoReturn
+
+_NICENESS = 10
+_LIMITS = {
+    "cpu_seconds": resource.RLIMIT_CPU,
+    "memory_bytes": resource.RLIMIT_AS,
+    "file_bytes": resource.RLIMIT_FSIZE,
+    "processes": resource.RLIMIT_NPROC,
+}
+#: Seconds between two looks at the parent, in case a fork of the worker holds the pipe open, and
+#: at what the program uses.
+_LOOK_SECONDS = 0.5
+#: Longer than a worker waits for it: what a storm of processes left is still ended.
+_KILL_SECONDS = 120.0
+#: Signals that end a program: bubblewrap reports them as 128 and their number.
+_FATAL = (4, 6, 7, 8, 9, 11, 13, 15, 24, 25, 31)
+
+
+def main() -> None:
+    config = json.loads(sys.argv[1])
+    argv = sys.argv[3:]
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)
+    child_ended, notify = os.pipe()
+    os.set_blocking(notify, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(notify, warn_on_full_buffer=False)
+    launcher = os.getpid()
+    groups = usage.make_groups(config["cgroups"])
+    program = os.fork()
+    if program == 0:
+        _become(argv, config, launcher, groups)
+    # Whoever reads these must notice that the program has closed them.
+    for fd in (0, 1, 2, *config["program_fds"]):
+        os.close(fd)
+    exceeded = _wait(program, config, child_ended)
+    usage.stop_growth(groups)
+    status = _kill_all(program, groups)
+    usage.remove_groups(groups)
+    if exceeded:
+        os.write(config["error_fd"], f"limit:{exceeded}".encode())
+    _exit_like(status, wrapped=config["wrapper"] is not None)
+
+
+def _become(argv: list[str], config: Any, launcher: int, groups: list[str]) -> NoReturn:
+    """Replace this process by the program, in a session of its own and confined."""
+    try:
+        os.setsid()
+        os.set_inheritable(config["error_fd"], False)
+        os.set_inheritable(config["life_fd"], False)
+        # Python ignores the first two, and exec would pass that on to the program.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        usage.join_groups(groups)
+        if not groups:
+            # Whoever ends a storm of processes must get its turn.
+            os.nice(_NICENESS)
+        if sys.platform == "linux":
+            _confine(config)
+            confine.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL)  # after a change of the user
+        if os.getppid() != launcher:
+            os._exit(1)
+        for name, kind in _LIMITS.items():
+            if config["limits"][name] is not None:
+                _limit(kind, config["limits"][name])
+        wrapper = _wrapper(config)
+        if config["landlock"]:
+            confine.landlock(config["read"], config["write"])
+        if config["seccomp"] and not wrapper:
+            confine.filter_calls(config["seccomp"])
+        os.execvp((wrapper or argv)[0], [*wrapper, *argv])  # noqa: S606 - its purpose
+    except (OSError, ValueError) as error:
+        os.write(config["error_fd"], str(error).encode()[:500])
+    os._exit(126)
+
+
+def _confine(config: Any) -> None:
+    """Become another user, if root started this, and count that user's processes."""
+    limits = config["limits"]
+    if config["uid"] is not None:
+        confine.give(config["uid"], config["write"])
+        confine.change_user(config["uid"], [*config["read"], *config["write"]])
+        confine.require_readable(config["named"])
+    elif config["powerless"]:
+        confine.drop_capabilities()
+    if limits["processes"] is not None:
+        # The kernel counts all processes of a user.
+        limits["processes"] += usage.count_tasks(os.getuid())
+    confine.forbid_new_rights()
+
+
+def _wrapper(config: Any) -> list[str]:
+    """Return the command line of bubblewrap up to the program's own, or nothing."""
+    if config["wrapper"] is None:
+        return []
+    program, *rest = config["wrapper"]
+    files: list[str] = []
+    for path, text in config["data"].items():
+        files += ["--ro-bind-data", str(_file_with(text.encode())), path]
+    if config["seccomp"]:
+        files += ["--seccomp", str(_file_with(base64.b64decode(config["seccomp"])))]
+    return [program, *files, *rest, "--"]
+
+
+def _file_with(data: bytes) -> int:
+    """Return a file in memory that the next program inherits."""
+    descriptor = os.memfd_create("mulligan", 0)
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.set_inheritable(descriptor, True)
+    return descriptor
+
+
+def _limit(kind: int, value: int) -> None:
+    """Lower the soft and the hard limit; a hard limit that is already lower stays."""
+    _, hard = resource.getrlimit(kind)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def _wait(program: int, config: Any, child_ended: int) -> str:
+    """Return when the program has ended, the worker no longer wants it, or it uses too much.
+
+    Return which limit it exceeds, if any.
+    """
+    life, look_at = config["life_fd"], time.monotonic() + _LOOK_SECONDS
+    while not _has_ended(program) and os.getppid() == config["parent"]:
+        ready, _, _ = select.select(
+            [life, child_ended], [], [], max(0.0, look_at - time.monotonic())
+        )
+        if life in ready:
+            break
+        if child_ended in ready:
+            os.read(child_ended, 4096)
+        if time.monotonic() >= look_at:
+            exceeded = usage.exceeded(config["limits"], config["write"])
+            if exceeded:
+                return exceeded
+            # A tree that takes long to look at is looked at less often.
+            took = time.monotonic() - look_at
+            look_at = time.monotonic() + max(_LOOK_SECONDS, 10 * took)
+    return ""
+
+
+def _has_ended(program: int) -> bool:
+    """Reap adopted children, but not the program: its number stays that of its group."""
+    while True:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return False
+        if ended.si_pid == program:
+            return True
+        os.waitpid(ended.si_pid, 0)
+
+
+def _kill_all(program: int, groups: list[str]) -> int:
+    """Kill the program and every descendant; return the program's wait status."""
+    status: int = signal.SIGKILL
+    _kill(os.killpg, program)
+    deadline = time.monotonic() + _KILL_SECONDS
+    while time.monotonic() < deadline:
+        # All of them in every round: what is killed cannot start another one.
+        for pid in (*usage.members(groups), *usage.descendants(os.getpid())):
+            _kill(os.kill, pid)
+        try:
+            while True:
+                pid, found = os.waitpid(-1, os.WNOHANG)
+                if pid == program:
+                    status = found
+                elif pid == 0:
+                    break
+        except ChildProcessError:
+            break
+        time.sleep(0.002)
+    return status
+
+
+def _kill(send: Any, target: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        send(target, signal.SIGKILL)
+
+
+def _exit_like(status: int, *, wrapped: bool) -> NoReturn:
+    """End as the program ended, so that the worker sees its exit code or signal.
+
+    Bubblewrap reports a signal as a shell does: 128 and its number.
+    """
+    code = os.waitstatus_to_exitcode(status)
+    number = -code if code < 0 else code - 128 if wrapped and code - 128 in _FATAL else 0
+    if number > 0:
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(max(code, 0))

@@ -1,0 +1,169 @@
+"""What a program and all its descendants use together, and the groups that limit it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_PREFIX = "mulligan-"
+#: A tree of more files than this is too large, whatever is in them.
+_MAX_FILES = 200_000
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def children(pid: int) -> list[int]:
+    """Return a process's children; none where there is no /proc."""
+    return [int(each) for each in _read(f"/proc/{pid}/task/{pid}/children").split()]
+
+
+def descendants(pid: int) -> list[int]:
+    """Return all processes below one; those whose parent ended are below the launcher itself."""
+    found = children(pid)
+    for each in found:  # it grows
+        found += children(each)
+    return found
+
+
+def exceeded(limits: Any, directories: list[str]) -> str:
+    """Return which of the limits of all processes together is exceeded, or an empty text."""
+    memory, disk = limits["total_memory_bytes"], limits["disk_bytes"]
+    pids = descendants(os.getpid())
+    in_memory, on_disk = _nameless_files(pids)
+    if memory is not None and in_memory + sum(map(_memory, pids)) > memory:
+        return f"used more than {memory >> 20} MB of memory"
+    if disk is not None and on_disk + _disk(directories, disk) > disk:
+        return f"wrote more than {disk >> 20} MB of files, or more than {_MAX_FILES} files"
+    return ""
+
+
+def _nameless_files(pids: list[int]) -> tuple[int, int]:
+    """Return the bytes of open files without a name: those in memory, and all others."""
+    in_memory: dict[tuple[int, int], int] = {}
+    on_disk: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):  # ended meanwhile, or not to be read
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    found = os.stat(entry.path)
+                    if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+                        is_memory = os.readlink(entry.path).startswith("/memfd:")
+                        counted = in_memory if is_memory else on_disk
+                        counted[found.st_dev, found.st_ino] = found.st_blocks * 512
+    return sum(in_memory.values()), sum(on_disk.values())
+
+
+def count_tasks(uid: int) -> int:
+    """Return the number of the user's threads, as the kernel counts them for its limit."""
+    total = 0
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == uid:
+                total += len(os.listdir(f"/proc/{name}/task"))
+    return total
+
+
+def make_groups(wanted: list[Any]) -> list[str]:
+    """Make control groups with these limits, and return them. Those of dead launchers go."""
+    made = []
+    for parent, values in wanted:
+        _remove_abandoned(parent)
+        group = f"{parent}/{_PREFIX}{os.getpid()}"
+        try:
+            os.mkdir(group)
+            for name, value in values.items():
+                _write(f"{group}/{name}", value)
+        except OSError:  # a limit of the group above, or of the kernel; the others still hold
+            remove_groups([group])
+        else:
+            made.append(group)
+    return made
+
+
+def join_groups(groups: list[str]) -> None:
+    for group in groups:
+        _write(f"{group}/cgroup.procs", "0")
+
+
+def stop_growth(groups: list[str]) -> None:
+    """Let no process of the groups start another one."""
+    for group in groups:
+        with contextlib.suppress(OSError):  # a group of memory only
+            _write(f"{group}/pids.max", "0")
+
+
+def members(groups: list[str]) -> list[int]:
+    """Return the processes in the groups."""
+    return [int(pid) for group in groups for pid in _read(f"{group}/cgroup.procs").split()]
+
+
+def remove_groups(groups: list[str]) -> None:
+    """Remove the groups; the kernel may need a moment after the last process ended."""
+    for group in groups:
+        for _ in range(50):
+            try:
+                os.rmdir(group)
+                break
+            except FileNotFoundError:
+                break
+            except OSError:
+                time.sleep(0.01)
+
+
+def _remove_abandoned(parent: str) -> None:
+    with contextlib.suppress(OSError):
+        for name in os.listdir(parent):
+            pid = name.removeprefix(_PREFIX)
+            if pid != name and not os.path.exists(f"/proc/{pid}"):
+                with contextlib.suppress(OSError):
+                    os.rmdir(f"{parent}/{name}")
+
+
+def _memory(pid: int) -> int:
+    fields = _read(f"/proc/{pid}/statm").split()
+    return int(fields[1]) * _PAGE if fields else 0
+
+
+def _disk(directories: list[str], limit: int) -> int:
+    """Return the bytes below the directories; counting ends when there are more than the limit."""
+    total, seen, left = 0, 0, list(directories)
+    while left:
+        try:
+            for entry in os.scandir(left.pop()):
+                total += _size(entry)
+                seen += 1
+                if total > limit or seen > _MAX_FILES:
+                    return limit + 1
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(entry.path)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:  # so deep that it cannot be counted
+                return limit + 1
+            # Otherwise it was removed meanwhile, or is not to be read.
+    return total
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)

@@ -1,0 +1,64 @@
+"""Find the program to run, so that a missing one is named before anything is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from mulligan.tasks.ports.errors import VerifierError
+from mulligan.workers.sandbox.visible_files import hidden_links
+
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+_LONGEST_FIRST_LINE = 256
+
+
+class ProgramMissing(VerifierError):
+    """The program does not exist, may not be executed, or is not visible to what is confined."""
+
+
+def find_program(program: str, cwd: Path, env: Mapping[str, str], visible: Sequence[str]) -> Path:
+    """Return the program's file, if possible in the visible directories. Raise ProgramMissing."""
+    found = [path for path in _places(program, cwd, env) if _is_program(path)]
+    if not found:
+        raise ProgramMissing(
+            f"{program}: no such program, or it may not be executed; install it where the workers"
+            " run, or name its full path in argv"
+        )
+    seen = (path for path in found if not hidden_links(path, tuple(visible)))
+    return next(seen, found[0])
+
+
+def require_interpreter(program: Path, visible: Sequence[str]) -> None:
+    """Raise ProgramMissing if the interpreter of a script is not in the visible directories."""
+    interpreter = _interpreter(program)
+    if interpreter is None:
+        return
+    if not _is_program(interpreter):
+        raise ProgramMissing(f"{program.name}: cannot be started: there is no {interpreter}")
+    if hidden := hidden_links(interpreter, tuple(visible)):
+        raise ProgramMissing(
+            f"{program.name}: cannot be started: {hidden[0]} is outside the directories that"
+            " programs under test can see; name what it needs in sandbox_read of mulligan.toml, or"
+            " in `read` of the runner's profile"
+        )
+
+
+def _places(program: str, cwd: Path, env: Mapping[str, str]) -> Iterator[Path]:
+    if "/" in program:
+        yield cwd / program
+        return
+    for folder in env.get("PATH", DEFAULT_PATH).split(os.pathsep):
+        yield cwd / folder / program
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _interpreter(path: Path) -> Path | None:
+    """Return the interpreter that a script names in its first line."""
+    with path.open("rb") as file:
+        first = file.readline(_LONGEST_FIRST_LINE)
+    words = first[2:].split() if first.startswith(b"#!") else []
+    return Path(os.fsdecode(words[0])) if words else None

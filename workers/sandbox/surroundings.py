@@ -1,0 +1,119 @@
+"""What one program gets to see, and how the launcher arranges that."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mulligan.workers.sandbox import control_groups, seccomp
+from mulligan.workers.sandbox.isolation import Isolation
+from mulligan.workers.sandbox.launcher.confine import landlock_version
+from mulligan.workers.sandbox.limits import Limits
+from mulligan.workers.sandbox.visible_files import (
+    FOR_LANDLOCK,
+    hidden_links,
+    system_files,
+    system_links,
+)
+
+#: Users that no system gives out (systemd's table of user IDs), for programs that root starts.
+_USERS = range(60_600, 61_180)
+#: The size of /tmp and of /dev/shm. TMPDIR is elsewhere, and has the limit of all files.
+_TEMPORARY_BYTES = 256 << 20
+#: The version of Landlock that covers shortening a file.
+_COVERS_TRUNCATE = 3
+#: The files of the launcher, of which one part runs inside.
+LAUNCHER = Path(__file__).resolve().parent / "launcher"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What one program gets to see."""
+
+    cwd: Path
+    #: Its environment; HOME and TMPDIR name directories that it may write.
+    env: Mapping[str, str]
+    limits: Limits
+    #: Files for this program only.
+    read: Sequence[Path] = ()
+    #: The names of its network: host → address. None: it has no network.
+    hosts: Mapping[str, str] | None = None
+
+    @property
+    def writable(self) -> list[str]:
+        named = (self.env[name] for name in ("HOME", "TMPDIR") if name in self.env)
+        return list(dict.fromkeys((str(self.cwd), *named)))
+
+    @property
+    def readable(self) -> list[str]:
+        ours = (LAUNCHER,) if self.hosts is not None else ()
+        found = [*system_files(), *self.writable]
+        for path in (*self.read, *ours):
+            found += [each for each in hidden_links(path, tuple(found)) if os.path.exists(each)]  # noqa: PTH110
+        return [path for path in found if path not in self.writable]
+
+
+def launcher_config(isolation: Isolation, around: Surroundings) -> dict[str, Any]:
+    """Return how the launcher confines a program."""
+    uid = secrets.choice(_USERS) if isolation.other_user else None
+    wrapped, floor = isolation.kind == "bubblewrap", isolation.kind == "landlock"
+    calls = b""
+    if isolation.kind != "none" and seccomp.is_supported():
+        truncate = wrapped or landlock_version() >= _COVERS_TRUNCATE
+        # A user that owns nothing else can change the attributes of nothing else.
+        attributes = wrapped or isolation.other_user
+        calls = seccomp.build_filter(floor=floor, truncate=truncate, attributes=attributes)
+    groups = control_groups.writable_groups() if isolation.kind != "none" else ()
+    return {
+        "limits": around.limits.model_dump(exclude={"output_bytes", "confinement"}),
+        "wrapper": _bubblewrap(around) if wrapped else None,
+        "seccomp": base64.b64encode(calls).decode() or None,
+        "landlock": floor,
+        "uid": uid,
+        "powerless": isolation.kind != "none" and os.getuid() == 0,
+        "read": [*around.readable, *(FOR_LANDLOCK if floor else ())],
+        "named": [str(path) for path in around.read if path.exists()],
+        "write": around.writable,
+        "data": _made_files(around, os.getuid() if uid is None else uid),
+        "cgroups": control_groups.groups_for(around.limits, groups),
+    }
+
+
+def _bubblewrap(around: Surroundings) -> list[str]:
+    links = system_links()
+    size = str(_TEMPORARY_BYTES)
+    found = [
+        shutil.which("bwrap") or "bwrap", "--die-with-parent", "--unshare-user", "--unshare-pid",
+        "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
+        "--disable-userns", "--cap-drop", "ALL", "--hostname", "sandbox",
+        "--size", size, "--perms", "1777", "--tmpfs", "/tmp",  # noqa: S108 - its own
+        "--proc", "/proc", "--dev", "/dev",
+        "--size", size, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev",  # noqa: S108
+    ]  # fmt: skip
+    for link, target in links.items():
+        found += ["--symlink", target, link]
+    for path in around.readable:
+        if path not in links:
+            found += ["--ro-bind", path, path]
+    for path in around.writable:
+        found += ["--bind", path, path]
+    if around.hosts is not None:  # for ports below 1024 of a network that is its own
+        found += ["--cap-add", "CAP_NET_BIND_SERVICE"]
+    return [*found, "--remount-ro", "/", "--chdir", str(around.cwd)]
+
+
+def _made_files(around: Surroundings, uid: int) -> dict[str, str]:
+    """Return the files that name its user and its hosts."""
+    home = around.env.get("HOME", "/")
+    hosts = {"localhost": "127.0.0.1", **(around.hosts or {})}
+    return {
+        "/etc/passwd": f"sandbox:x:{uid}:{uid}:sandbox:{home}:/bin/sh\n",
+        "/etc/group": f"sandbox:x:{uid}:\n",
+        "/etc/hosts": "".join(f"{address} {name}\n" for name, address in hosts.items()),
+    }

@@ -1,0 +1,460 @@
+"""Audit hooks of the test process: sign its events, and report code that changes its own verdict.
+
+The answer runs in the same process as its tests, so nothing here is a boundary. Two hooks make the
+known forgeries visible. Python cannot remove a hook, and these are referred to by the interpreter
+alone, so only the memory of the process leads to the key and to the snapshots:
+
+- The *signer* writes events. It has the key, and signs only what the reporter of ``child.py`` sends
+  from the main thread while no code of the answer is running.
+- The *watcher* compares pytest, pluggy, the tests and what they compare with against snapshots,
+  whenever something is reported, and reports calls with which an answer could reach the signer
+  or exchange code. It decides by the files on the stack, and by what is touched: logging, data
+  classes, profilers and tests that use ``gc`` or ``ctypes`` raise no alarm.
+
+What was noticed is sent at once, and cannot be taken back. ``docs/verifiers.md`` says what is not
+noticed. Only the standard library is used, and inside the hooks nothing that the answer can
+replace: ``child.py`` runs this file with its own copy of the built-in functions.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib
+import itertools
+import json.encoder
+import math
+import operator
+import os
+import re
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+#: The audit event with which the reporter sends an event: its kind and its facts.
+EVENT = "mulligan.pytest.event"
+#: The process ends with this code if an event cannot be signed.
+UNSIGNED = 98
+
+_PR_SET_DUMPABLE = 4
+
+ANSWER, SUITE, PYTEST, LIBRARY, STDLIB, IMPORT, UNKNOWN = range(7)
+#: Found between the code that does something and the stdlib function that does it for it.
+_PASSED_THROUGH = frozenset({STDLIB, LIBRARY, UNKNOWN})
+
+#: What shows the objects of others, by audit event.
+_REACHES = {
+    "gc.get_objects": "gc.get_objects",
+    "gc.get_referrers": "gc.get_referrers",
+    "sys._current_frames": "sys._current_frames",
+    "sys._current_exceptions": "sys._current_exceptions",
+    "sys.addaudithook": "sys.addaudithook",
+    "ctypes.cdata": "ctypes to read or write memory",
+    "ctypes.string_at": "ctypes.string_at",
+    "ctypes.wstring_at": "ctypes.wstring_at",
+    "ctypes.memoryview_at": "ctypes.memoryview_at",
+    "ctypes.PyObj_FromPtr": "ctypes to read memory",
+    "cpython.PyInterpreterState_New": "another interpreter",
+}
+_WATCHED = frozenset(_REACHES) | {
+    EVENT, "compile", "code.__new__", "ctypes.dlsym", "object.__setattr__", "open",
+    "sys.setprofile", "sys.settrace",
+}  # fmt: skip
+
+#: Modules whose functions and classes decide whether a test passes.
+_DECIDING = (
+    "_pytest._code.code", "_pytest.assertion", "_pytest.assertion.rewrite",
+    "_pytest.assertion.util", "_pytest.config", "_pytest.fixtures", "_pytest.main",
+    "_pytest.nodes", "_pytest.outcomes", "_pytest.python", "_pytest.python_api",
+    "_pytest.raises", "_pytest.reports", "_pytest.runner", "_pytest.skipping",
+    "_pytest.unittest", "pluggy._callers", "pluggy._hooks", "pluggy._manager",
+    "pluggy._result", "pytest", "unittest.case",
+)  # fmt: skip
+#: What pytest replaces itself when it starts.
+_BY_PYTEST = frozenset({"_getini_unknown_type"})
+#: Modules with whose functions tests compare, which tests may replace themselves.
+_COMPARING: tuple[ModuleType, ...] = (builtins, math, operator, itertools)
+_CODE = (FunctionType, BuiltinFunctionType, type, classmethod, staticmethod, property)
+_CONSTANT = (bool, int, float, complex, str, bytes, tuple, frozenset)
+
+#: Texts and attributes of the tests that may name what they replace themselves.
+_NAMES = re.compile(
+    r"""["'][\w.{}]*?(\w+)["']|\.(\w+)\s*(?:=[^=]|[-+*/|&^%]{1,2}=)|\bglobal\s+([\w, ]+)"""
+)
+_MAX_SOURCE_BYTES = 4 << 20
+
+
+class Origins:
+    """Whose a file is, by the name in its code objects."""
+
+    def __init__(self, root: Path, answer: Iterable[str], child: str, pytest_file: str) -> None:
+        files = [str(root / name) for name in answer]
+        self._start = time.time_ns()
+        self._answer = frozenset({*answer, *files})
+        self._inodes = frozenset((s.st_dev, s.st_ino) for s in map(_status, files) if s is not None)
+        site = Path(pytest_file).parents[1]
+        packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(site)}
+        folders = [(f"{site}/{name}/", PYTEST) for name in ("_pytest", "pytest", "pluggy")]
+        folders += [(f"{Path(child).parent}/", PYTEST)]
+        folders += [(f"{folder}/", LIBRARY) for folder in packages]
+        folders += [(f"{Path(os.__file__).parent}/", STDLIB)]
+        folders += [("<frozen importlib", IMPORT), ("<frozen ", STDLIB)]
+        self._folders = tuple(folders)
+        self._by_name = lru_cache(maxsize=None)(self._of_name)
+        self._root = f"{root}/"
+
+    def of(self, filename: str) -> int:
+        known = self._by_name(filename)
+        if known is not None:
+            return known
+        status = _status(filename)
+        if status is None:
+            return UNKNOWN
+        # Whatever was written since the start was written by the answer, or on its behalf.
+        if status.st_ctime_ns > self._start or (status.st_dev, status.st_ino) in self._inodes:
+            return ANSWER
+        inside = filename.startswith(self._root) or not filename.startswith("/")
+        return SUITE if inside else LIBRARY
+
+    def _of_name(self, filename: str) -> int | None:
+        if filename in self._answer:
+            return ANSWER
+        for folder, origin in self._folders:
+            if filename.startswith(folder):
+                return origin
+        return None
+
+
+def _status(name: str) -> os.stat_result | None:
+    try:
+        return _stat(name)
+    except (OSError, ValueError):
+        return None
+
+
+def replaced_by_tests(root: Path, answer: Iterable[str]) -> frozenset[str]:
+    """Return the names that the tests may replace: those they assign to, or have as a text."""
+    skipped, room = {root / name for name in answer}, _MAX_SOURCE_BYTES
+    found: set[str] = set()
+    for path in sorted(root.rglob("*.py")):
+        if path in skipped or not path.is_file() or room <= 0:
+            continue
+        text = path.read_text("utf-8", "replace")[:room]
+        room -= len(text)
+        for names in _NAMES.findall(text):
+            found.update(part for name in names for part in re.split(r"[,\s]+", name))
+    return frozenset(found)
+
+
+# -- the signer ------------------------------------------------------------------------------------
+
+# Bound here, because the answer can replace the attributes of modules.
+_open, _read, _write, _close, _stat = os.open, os.read, os.write, os.close, os.stat
+_exit, _getframe, _is = os._exit, sys._getframe, operator.is_
+
+
+def install_signer(
+    fd: int, key: str, origin: Callable[[str], int], emitter: CodeType, bottom: CodeType
+) -> None:
+    """Install the hook that writes events to ``fd``; ``bottom`` is the code of the main module."""
+    copy = blake2b(key=bytes.fromhex(key), digest_size=16).copy
+    # As json.dumps(ensure_ascii=False), without anything that could be replaced.
+    encode = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
+        None, str, json.encoder.encode_basestring, None, ": ", ", ", False, False, True
+    )
+    count = 0
+
+    def sign(event: str, args: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event != EVENT:
+            return
+        try:
+            kind, facts = args
+            if kind in _FOR_THE_WATCHER:
+                return
+            if kind != "tampered":
+                frame: FrameType | None = _getframe(1)
+                ours = frame is not None and frame.f_code is emitter
+                last = None
+                while ours and frame is not None:
+                    last = frame.f_code
+                    ours = origin(last.co_filename) not in (ANSWER, UNKNOWN)
+                    frame = frame.f_back
+                if not ours or last is not bottom:
+                    kind, facts = "tampered", {"what": "the code sent an event of its own"}
+            body = "".join(encode({"event": kind, **facts}, 0)).encode("utf-8", "replace")
+            signed = copy()
+            signed.update(b"%d %b" % (count, body))
+            count += 1
+            line = b"%b %b\n" % (signed.hexdigest().encode(), body)
+            while line:
+                line = line[_write(fd, line) :]
+        except BaseException:
+            # An exception would show this frame, and with it the key.
+            _exit(UNSIGNED)
+
+    sys.addaudithook(sign)
+
+
+# -- the watcher -----------------------------------------------------------------------------------
+
+#: Events for the watcher alone, which are not written.
+_FOR_THE_WATCHER = frozenset({"check", "hooks", "module", "plugin", "test", "tests"})
+#: After these, and before each report, everything is compared.
+_COMPARED = _FOR_THE_WATCHER - {"plugin"} | {"collected", "finish"}
+
+
+class Snapshot:
+    """Values that must not be replaced, by name."""
+
+    def __init__(self, label: str, names: dict[str, Any], values: dict[str, Any]) -> None:
+        self._label, self._names, self._values = label, names, tuple(values.items())
+        self._keys = tuple(values)
+        self._expected = tuple(values.values())
+
+    def replaced(self) -> str | None:
+        """Return the name of the first value that was replaced."""
+        if all(map(_is, map(self._names.get, self._keys), self._expected)):
+            return None
+        changed = (key for key, value in self._values if self._names.get(key) is not value)
+        return f"{self._label}.{next(changed, '')}"
+
+
+def _snapshots_of(module: ModuleType, label: str, *, hidden: frozenset[str]) -> list[Snapshot]:
+    """Return snapshots of a module's own functions and classes, and of those classes' methods."""
+    names = vars(module)
+    code = {k: v for k, v in names.items() if isinstance(v, _CODE) and k not in hidden}
+    found = [Snapshot(label, names, code)]
+    for name, value in code.items():
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            methods = {k: v for k, v in vars(value).items() if isinstance(v, _CODE)}
+            methods = {k: v for k, v in methods.items() if k not in hidden}
+            found.append(Snapshot(f"{label}.{name}", vars(value), methods))  # type: ignore[arg-type]
+    return found
+
+
+def _machinery(replaced: frozenset[str], child: ModuleType) -> list[Snapshot]:
+    found = _snapshots_of(child, "mulligan", hidden=frozenset())
+    for name in _DECIDING:
+        if name in sys.modules:
+            # Suites may replace parts of pytest on purpose, in their conftest.
+            label = name.rpartition(".")[2]
+            found += _snapshots_of(sys.modules[name], label, hidden=replaced | _BY_PYTEST)
+    for module in _COMPARING:
+        found += _snapshots_of(module, module.__name__, hidden=replaced)[:1]
+    return found
+
+
+def _of_test_module(module: ModuleType, hidden: frozenset[str]) -> list[Snapshot]:
+    """Return snapshots of a test file's own functions, classes and constants."""
+    names, label = vars(module), module.__name__
+
+    def is_own(value: Any) -> bool:
+        if isinstance(value, FunctionType):
+            return value.__globals__ is names
+        if isinstance(value, type):
+            return value.__module__ == label
+        return isinstance(value, BuiltinFunctionType) or type(value) in _CONSTANT
+
+    kept = {
+        key: value
+        for key, value in names.items()
+        if key not in hidden and not key.startswith(("__", "@")) and is_own(value)
+    }
+    found = [Snapshot(label, names, kept)]
+    for name, value in kept.items():
+        if isinstance(value, type):
+            functions = {
+                k: v
+                for k, v in vars(value).items()
+                if isinstance(v, FunctionType | classmethod | staticmethod) and k not in hidden
+            }
+            found.append(Snapshot(f"{label}.{name}", vars(value), functions))  # type: ignore[arg-type]
+    return found
+
+
+def _parts_of_test(function: Any, parameters: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what a test consists of: its code, defaults, wrapped functions and parameters."""
+    parts: list[Any] = [function]
+    depth = 0
+    while type(function) is FunctionType and depth < 5:
+        keywords = function.__kwdefaults__ or {}
+        parts += [function.__code__, *(function.__defaults__ or ()), *keywords.values()]
+        cells = [_content(cell) for cell in function.__closure__ or ()]
+        functions = [each for each in cells if type(each) is FunctionType]
+        parts += functions
+        function, depth = functions[0] if functions else None, depth + 1
+    return (*parts, *parameters)
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is still empty
+        return None
+
+
+def _is_text_of(source: Any, filename: str) -> bool:
+    """Return whether this is the text of a file, which whoever loads plug-ins may compile."""
+    fd = _open(filename, 0)
+    data = _read(fd, _MAX_SOURCE_BYTES)
+    _close(fd)
+    text = source.encode("utf-8", "replace") if type(source) is str else source
+    return type(text) is bytes and text == data
+
+
+def install_watcher(origins: Origins, replaced: frozenset[str], child: ModuleType) -> None:
+    """Install the hook that compares with snapshots and looks at who calls what."""
+    origin, audit = origins.of, sys.audit
+    gettrace, getprofile = sys.gettrace, sys.getprofile
+    machinery = _machinery(replaced, child)
+    modules: list[Snapshot] = []
+    hooks: list[Any] = []
+    tests: dict[str, tuple[Any, ...]] = {}
+    proc = _status("/proc/self")
+    told: set[str] = set()
+
+    def tell(what: str) -> None:
+        if what not in told and len(told) < 20:
+            told.add(what)
+            audit(EVENT, "tampered", {"what": what})
+
+    def callers(frame: FrameType | None) -> tuple[int | None, int | None]:
+        """Return whose code acts, and whose code called that: None if only libraries do."""
+        first: int | None = None
+        while frame is not None:
+            found = origin(frame.f_code.co_filename)
+            if found not in _PASSED_THROUGH and found != first:
+                if first is not None:
+                    return first, found
+                first = found
+            frame = frame.f_back
+        return first, None
+
+    def compare() -> None:
+        for snapshot in (*machinery, *modules):
+            name = snapshot.replaced()
+            if name is not None:
+                tell(f"the code replaced {name}")
+        if is_answers(gettrace()) or is_answers(getprofile()):
+            tell("the code traces the test run")
+        for hook in hooks:
+            for each in hook.get_hookimpls():
+                if is_answers(each.function):
+                    tell(f"the code registered a plug-in with {hook.name}")
+
+    def is_answers(function: Any) -> bool:
+        """Return whether a function is the answer's, or its file is unknown."""
+        if type(function) is MethodType:
+            function = function.__func__
+        if type(function) is not FunctionType:
+            return False
+        return origin(function.__code__.co_filename) in (ANSWER, UNKNOWN)
+
+    def learn(kind: str, facts: Any) -> None:
+        if kind == "module":
+            modules.extend(_of_test_module(facts, replaced))
+        elif kind == "hooks":
+            hooks.extend(facts)
+        elif kind == "plugin":
+            frame: FrameType | None = _getframe(1)
+            while frame is not None:
+                if origin(frame.f_code.co_filename) == ANSWER:
+                    tell("the code registered a plug-in")
+                frame = frame.f_back
+        elif kind == "tests":
+            tests.update({nodeid: _parts_of_test(*parts) for nodeid, *parts in facts})
+        elif kind == "test":
+            nodeid, *parts = facts
+            known, now = tests.get(nodeid, ()), _parts_of_test(*parts)
+            if len(known) != len(now) or not all(map(_is, known, now)):
+                tell(f"the code exchanged {nodeid}")
+
+    def look_at_code(name: str, args: tuple[Any, ...], frame: FrameType) -> None:
+        """Look at an exchanged function, or at code with the name of another's file."""
+        if callers(frame)[0] != ANSWER:
+            return
+        if name == "object.__setattr__":
+            function = args[0]
+            if type(function) is FunctionType and args[1] != "__name__":
+                code = function.__code__
+                whose = origin(code.co_filename)
+                if whose == PYTEST or (whose == SUITE and code.co_name.startswith("test")):
+                    tell(f"the code changed {code.co_name}.{args[1]}")
+            return
+        source, filename = args[:2]
+        if type(filename) is not str or frame.f_code.co_filename.startswith("<frozen"):
+            return
+        whose = origin(filename)
+        spoofed = whose == SUITE and filename.endswith(".py") and not _is_text_of(source, filename)
+        if spoofed or whose in (PYTEST, STDLIB, LIBRARY):
+            tell(f"the code compiles under the name of {filename.rpartition('/')[2]}")
+
+    def look_at_file(path: Any, frame: FrameType) -> None:
+        if type(path) is not str or callers(frame)[0] != ANSWER:
+            return
+        found = _status(path)
+        of_a_process = found is not None and proc is not None and found.st_dev == proc.st_dev
+        if of_a_process and found is not None and found.st_mode & 0o777 == 0o600:
+            tell("the code opened its own memory")
+
+    def watch(event: str, args: tuple[Any, ...]) -> None:
+        if event not in _WATCHED:
+            return
+        frame = _getframe(1)
+        if event == EVENT:
+            if frame.f_code.co_filename != child.__file__ and args[0] != "tampered":
+                tell("the code sent an event of its own")
+                return
+            if args[0] in _COMPARED:
+                compare()
+            learn(args[0], args[1])
+        elif event in _REACHES:
+            if callers(frame)[0] in (ANSWER, None):
+                tell(f"the code uses {_REACHES[event]}")
+        elif event in ("sys.settrace", "sys.setprofile"):
+            if callers(frame) == (ANSWER, PYTEST):
+                tell("the code traces the test run")
+        elif event == "open":
+            look_at_file(args[0], frame)
+        elif event == "ctypes.dlsym":
+            if str(args[1]).startswith(("Py", "_Py")) and callers(frame)[0] == ANSWER:
+                tell("the code calls the interpreter through ctypes")
+        else:
+            look_at_code(event, args, frame)
+
+    sys.addaudithook(watch)
+
+
+def _hide_memory() -> None:
+    """Keep other processes of this user, such as the answer's own, from reading the key.
+
+    The C part of ctypes is enough, and starts much faster.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(ImportError, OSError):
+            _ctypes = importlib.import_module("_ctypes")
+            prctl = _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), "prctl")
+            _ctypes.call_function(prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0))
+
+
+def install(
+    *, fd: int, key: str, root: Path, answer: Sequence[str], child: ModuleType, bottom: CodeType
+) -> None:
+    """Install both hooks, the watcher first: what it notices is sent before what it noticed it at.
+
+    ``answer`` are the files of the answer, and ``bottom`` is the code of the main module.
+    """
+    for name in _DECIDING:
+        with contextlib.suppress(ImportError):  # not every pytest has all of them
+            importlib.import_module(name)
+    _hide_memory()
+    origins = Origins(root, answer, str(child.__file__), sys.modules["pytest"].__file__ or "")
+    install_watcher(origins, replaced_by_tests(root, answer), child)
+    install_signer(fd, key, origins.of, child.emit.__code__, bottom)
