@@ -230,6 +230,43 @@ def test_nothing_outside_is_read_or_written(confinement: Confinement, tmp_path: 
     assert sorted(tmp_path.iterdir()) == before[1]
 
 
+def test_a_file_that_may_be_read_keeps_its_attributes(
+    confinement: Confinement, tmp_path: Path
+) -> None:
+    """Given a file that a program may open, and that belongs to the worker's user, then it changes
+    neither the mode, the times nor the attributes of it."""
+    target = tmp_path / "target"
+    target.write_text("data")
+    target.chmod(0o644)
+    tmp_path.chmod(0o755)
+    before = target.stat()
+    code = """
+    import fcntl
+    fd = os.open(sys.argv[1], os.O_RDONLY)
+    no_dump = (64).to_bytes(8, "little")
+    for call in (
+        lambda: os.fchmod(fd, 0),
+        lambda: os.chmod(sys.argv[1], 0),
+        lambda: os.chmod(f"/proc/self/fd/{fd}", 0),
+        lambda: os.fchown(fd, -1, os.getgid()),
+        lambda: os.utime(fd, (1, 1)),
+        lambda: os.utime(sys.argv[1], (1, 1)),
+        lambda: os.setxattr(fd, "user.x", b"x"),
+        lambda: fcntl.ioctl(fd, 0x40086602, no_dump),
+    ):
+        try:
+            call()
+        except OSError:
+            pass
+    attempt("a lease", lambda: fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK))
+    """
+    prevented(attack(confinement, code, str(target)))
+    after = target.stat()
+    for name in ("st_mode", "st_mtime_ns", "st_uid", "st_gid", "st_ctime_ns"):
+        assert getattr(after, name) == getattr(before, name), name
+    assert os.listxattr(target) == []
+
+
 def test_two_programs_cannot_see_each_other(confinement: Confinement) -> None:
     """Given a program that waits in its private copy, then another one cannot read that copy."""
     with private_directory() as other:

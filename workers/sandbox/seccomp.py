@@ -1,8 +1,8 @@
 """The system calls that code under test may not make, as a program for the kernel's filter.
 
 In namespaces of its own, a program reaches nobody else by sockets or signals. Without them (the
-floor), it gets no socket at all, and no call that changes other processes or, by a path, the
-attributes of files, which Landlock does not cover.
+floor), it gets no socket at all, and no call that changes other processes or the attributes of
+files, which Landlock does not cover.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ _SHARED = {
     "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180),
     "mq_unlink": (241, 181), "setpriority": (141, 140), "ioprio_set": (251, 30),
 }  # fmt: skip
-#: Landlock cannot confine these to a directory. They succeed and do nothing: tools that copy files
-#: call them, and would fail otherwise.
+#: Landlock cannot confine these to a directory, nor to files that may be written. They succeed
+#: and do nothing: tools that copy files call them, and would fail otherwise.
 _IGNORED = {
     "chmod": (90, None), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
     "lchown": (94, None), "fchownat": (260, 54), "utime": (132, None), "utimes": (235, None),
-    "futimesat": (261, None),
+    "futimesat": (261, None), "utimensat": (280, 88), "fchmod": (91, 52), "fchown": (93, 55),
 }  # fmt: skip
 _ATTRIBUTES = {
     "setxattr": (188, 5), "lsetxattr": (189, 6), "removexattr": (197, 14),
     "lremovexattr": (198, 15), "setxattrat": (463, 463), "removexattrat": (466, 466),
-    "file_setattr": (469, 469),
+    "file_setattr": (469, 469), "fsetxattr": (190, 7), "fremovexattr": (199, 16),
 }  # fmt: skip
 #: Calls about a process, and which argument names it: only the caller itself (0) is allowed.
 _ABOUT_A_PROCESS = {
@@ -69,12 +69,16 @@ _ABOUT_A_PROCESS = {
     "sched_setattr": ((314, 274), 0), "migrate_pages": ((256, 238), 0),
     "move_pages": ((279, 239), 0),
 }  # fmt: skip
-_CLONE, _CLONE3, _IOCTL = (56, 220), (435, 435), (16, 29)
+_CLONE, _CLONE3, _IOCTL, _FCNTL = (56, 220), (435, 435), (16, 29), (72, 25)
 _SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
-_UTIMENSAT, _TRUNCATE = (280, 88), (76, 45)
+_TRUNCATE = (76, 45)
 _NAMESPACES = 0x7E020000
 #: Typing into a terminal (TIOCSTI, TIOCLINUX).
 _TYPING = (0x5412, 0x541C)
+#: Setting the flags of a file (FS_IOC_SETFLAGS and its 32-bit variant, FS_IOC_FSSETXATTR).
+_FLAGS = (0x40086602, 0x40046602, 0x401C5820)
+#: A lease holds up everyone else who opens the file (F_SETLEASE).
+_LEASE = (1024,)
 _UNIX, _INET, _INET6 = 1, 2, 10
 _STREAM, _SEQUENCED = 1, 5
 
@@ -91,7 +95,7 @@ def build_filter(*, floor: bool, truncate: bool = True, attributes: bool = False
     """Return the filter. ``floor``: without namespaces.
 
     There, ``truncate`` says whether a file may be shortened by its path, and ``attributes`` whether
-    its mode, owner and times may be changed.
+    the mode, owner and times of a file may be changed.
     """
     audit, column = _ARCHITECTURES[platform.machine()]
     blocks = list(_blocks(column, floor=floor, truncate=truncate, attributes=attributes))
@@ -121,7 +125,9 @@ def _blocks(
         yield from call(numbers, denied)
     yield from call(_CLONE3, _returns(_ERRNO | errno.ENOSYS))
     yield from call(_CLONE, *_only_if_no_bit(0, _NAMESPACES))
-    yield from call(_IOCTL, *_unless(1, _TYPING))
+    yield from call(_FCNTL, *_unless(1, _LEASE))
+    owned = floor and not attributes
+    yield from call(_IOCTL, *_unless(1, (*_TYPING, *_FLAGS) if owned else _TYPING))
     if not floor:
         yield from call(_SOCKET, *_only(0, (_UNIX, _INET, _INET6), errno.EAFNOSUPPORT))
         return
@@ -137,31 +143,24 @@ def _blocks(
         yield from call(numbers, *_only(argument, (0,), errno.EPERM))
     if not truncate:
         yield from call(_TRUNCATE, denied)
-    if attributes:
+    if not owned:
         return
     for numbers in _IGNORED.values():
         yield from call(numbers, _returns(_ERRNO))
     for numbers in _ATTRIBUTES.values():
         yield from call(numbers, _returns(_ERRNO | errno.EOPNOTSUPP))
-    # Without a path it changes an open file.
-    yield from call(_UTIMENSAT, *_only(1, (0,), 0, high=True))
 
 
 def _returns(action: int) -> Instruction:
     return (_RETURN, 0, 0, action)
 
 
-def _only(
-    argument: int, values: Sequence[int], error: int, *, high: bool = False
-) -> list[Instruction]:
-    """Allow the values of an argument; ``high`` compares its upper half with 0, too."""
-    upper = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument + 4), (_EQUAL, 1, 0, 0)]
-    refused = _returns(_ERRNO | error)
-    body: list[Instruction] = [*upper, refused] if high else []
-    body.append((_LOAD, 0, 0, _ARGUMENTS + 8 * argument))
+def _only(argument: int, values: Sequence[int], error: int) -> list[Instruction]:
+    """Allow the values of an argument."""
+    body: list[Instruction] = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument)]
     for index, value in enumerate(values):
         body.append((_EQUAL, len(values) - index, 0, value))
-    return [*body, refused, _returns(_ALLOW)]
+    return [*body, _returns(_ERRNO | error), _returns(_ALLOW)]
 
 
 def _unless(argument: int, values: Sequence[int]) -> list[Instruction]:
