@@ -454,6 +454,84 @@ def bitcount(n):
     return 7
 """,
     ),
+    "classes of the hooks changed": (
+        "",
+        """
+for kind in object.__subclasses__():
+    for value in tuple(vars(kind).values()):
+        names = getattr(value, "__globals__", {})
+        if names.get("__name__") == "tamper_hooks":
+            names["_is"] = lambda one, other: True
+import _pytest.python
+_pytest.python.Function.runtest = lambda self: None
+"""
+        + WRONG,
+    ),
+    "an event whose kind looks at its caller": (
+        "the code sent an event of its own",
+        """
+import sys
+class Kind:
+    def __ne__(self, other):
+        for value in sys._getframe(1).f_locals.values():
+            for cell in getattr(value, "__closure__", None) or ():
+                if isinstance(cell.cell_contents, list):
+                    cell.cell_contents.clear()
+        return False
+    def __eq__(self, other): return other == "hooks"
+    def __hash__(self): return hash("hooks")
+sys.audit("mulligan.pytest.event", Kind(), [])
+import _pytest.python
+_pytest.python.Function.runtest = lambda self: None
+"""
+        + WRONG,
+    ),
+    "an event whose text looks at its caller": (
+        "the code sent an event of its own",
+        """
+import os, sys
+class Text:
+    def __str__(self):
+        frame = sys._getframe(1)
+        if "copy" in frame.f_locals:
+            os._exit(0)
+        return ""
+sys.audit("mulligan.pytest.event", "tampered", {"what": Text()})
+"""
+        + WRONG,
+    ),
+    "a file name that looks at its caller": (
+        "a file name that is not a plain text",
+        """
+import sys
+class Name(str):
+    def __hash__(self):
+        frame = sys._getframe(1)
+        while frame is not None:
+            for value in frame.f_locals.values():
+                for cell in getattr(value, "__closure__", None) or ():
+                    if isinstance(cell.cell_contents, list):
+                        cell.cell_contents.clear()
+            frame = frame.f_back
+        return str.__hash__(self)
+    def startswith(self, *args): hash(self); return True
+def patch():
+    import _pytest.python
+    _pytest.python.Function.runtest = lambda self: None
+patch.__code__ = patch.__code__.replace(co_filename=Name("<frozen >"))
+patch()
+"""
+        + WRONG,
+    ),
+    "the file of the reporter renamed": (
+        "the code sent an event of its own",
+        """
+import sys
+sys.modules["__main__"].__file__ = __file__
+sys.audit("mulligan.pytest.event", "tests", [])
+"""
+        + WRONG,
+    ),
     "the module of the tests replaced": (
         "",
         """

@@ -2,7 +2,9 @@
 
 The answer runs in the same process as its tests, so nothing here is a boundary. Two hooks make the
 known forgeries visible. Python cannot remove a hook, and these are referred to by the interpreter
-alone, so only the memory of the process leads to the key and to the snapshots:
+alone, so only the memory of the process leads to the key and to the snapshots. Therefore this file
+defines no class, which ``object.__subclasses__()`` would show with all that it refers to, and the
+hooks call no method of a value before they know who sent it:
 
 - The *signer* writes events. It has the key, and signs only what the reporter of ``child.py`` sends
   from the main thread while no code of the answer is running.
@@ -31,7 +33,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
@@ -90,45 +92,46 @@ _NAMES = re.compile(
 _MAX_SOURCE_BYTES = 4 << 20
 
 
-class Origins:
-    """Whose a file is, by the name in its code objects."""
+def find_origins(
+    root: Path, answer: Iterable[str], child: str, pytest_file: str
+) -> Callable[[str], int]:
+    """Return a function that says whose a file is, by the name in its code objects."""
+    files = [str(root / name) for name in answer]
+    start, inside = time.time_ns(), f"{root}/"
+    names = frozenset({*answer, *files})
+    inodes = frozenset((s.st_dev, s.st_ino) for s in map(_status, files) if s is not None)
+    site = Path(pytest_file).parents[1]
+    packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(site)}
+    folders = [(f"{site}/{name}/", PYTEST) for name in ("_pytest", "pytest", "pluggy")]
+    folders += [(f"{Path(child).parent}/", PYTEST)]
+    folders += [(f"{folder}/", LIBRARY) for folder in packages]
+    folders += [(f"{Path(os.__file__).parent}/", STDLIB)]
+    folders += [("<frozen importlib", IMPORT), ("<frozen ", STDLIB)]
 
-    def __init__(self, root: Path, answer: Iterable[str], child: str, pytest_file: str) -> None:
-        files = [str(root / name) for name in answer]
-        self._start = time.time_ns()
-        self._answer = frozenset({*answer, *files})
-        self._inodes = frozenset((s.st_dev, s.st_ino) for s in map(_status, files) if s is not None)
-        site = Path(pytest_file).parents[1]
-        packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), str(site)}
-        folders = [(f"{site}/{name}/", PYTEST) for name in ("_pytest", "pytest", "pluggy")]
-        folders += [(f"{Path(child).parent}/", PYTEST)]
-        folders += [(f"{folder}/", LIBRARY) for folder in packages]
-        folders += [(f"{Path(os.__file__).parent}/", STDLIB)]
-        folders += [("<frozen importlib", IMPORT), ("<frozen ", STDLIB)]
-        self._folders = tuple(folders)
-        self._by_name = lru_cache(maxsize=None)(self._of_name)
-        self._root = f"{root}/"
+    @cache
+    def by_name(filename: str) -> int | None:
+        if filename in names:
+            return ANSWER
+        for folder, whose in folders:
+            if filename.startswith(folder):
+                return whose
+        return None
 
-    def of(self, filename: str) -> int:
-        known = self._by_name(filename)
+    def origin(filename: str) -> int:
+        if type(filename) is not str:  # its methods are the answer's
+            return ANSWER
+        known = by_name(filename)
         if known is not None:
             return known
         status = _status(filename)
         if status is None:
             return UNKNOWN
         # Whatever was written since the start was written by the answer, or on its behalf.
-        if status.st_ctime_ns > self._start or (status.st_dev, status.st_ino) in self._inodes:
+        if status.st_ctime_ns > start or (status.st_dev, status.st_ino) in inodes:
             return ANSWER
-        inside = filename.startswith(self._root) or not filename.startswith("/")
-        return SUITE if inside else LIBRARY
+        return SUITE if filename.startswith(inside) or not filename.startswith("/") else LIBRARY
 
-    def _of_name(self, filename: str) -> int | None:
-        if filename in self._answer:
-            return ANSWER
-        for folder, origin in self._folders:
-            if filename.startswith(folder):
-                return origin
-        return None
+    return origin
 
 
 def _status(name: str) -> os.stat_result | None:
@@ -159,14 +162,38 @@ _open, _read, _write, _close, _stat = os.open, os.read, os.write, os.close, os.s
 _exit, _getframe, _is = os._exit, sys._getframe, operator.is_
 
 
+Origin = Callable[[str], int]
+
+
+def find_senders(
+    origin: Origin, senders: Sequence[CodeType], bottom: CodeType
+) -> Callable[[FrameType], bool]:
+    """Return a function that says whether the reporter sends an event, in the main thread and not
+    on behalf of the answer. ``bottom`` is the code of the main module."""
+
+    def is_reporter(frame: FrameType) -> bool:
+        if not any(frame.f_code is code for code in senders):
+            return False
+        below: FrameType | None = frame
+        last = None
+        while below is not None:
+            last = below.f_code
+            if origin(last.co_filename) in (ANSWER, UNKNOWN):
+                return False
+            below = below.f_back
+        return last is bottom
+
+    return is_reporter
+
+
 def install_signer(
-    fd: int, key: str, origin: Callable[[str], int], emitter: CodeType, bottom: CodeType
+    fd: int, key: str, is_reporter: Callable[[FrameType], bool], teller: CodeType
 ) -> None:
-    """Install the hook that writes events to ``fd``; ``bottom`` is the code of the main module."""
+    """Install the hook that writes events to ``fd``; ``teller`` is the code of the watcher's."""
     copy = blake2b(key=bytes.fromhex(key), digest_size=16).copy
     # As json.dumps(ensure_ascii=False), without anything that could be replaced.
     encode = json.encoder.c_make_encoder(  # type: ignore[attr-defined]
-        None, str, json.encoder.encode_basestring, None, ": ", ", ", False, False, True
+        None, _refuse, json.encoder.encode_basestring, None, ": ", ", ", False, False, True
     )
     count = 0
 
@@ -175,19 +202,12 @@ def install_signer(
         if event != EVENT:
             return
         try:
+            frame = _getframe(1)
+            if frame.f_code is not teller and not is_reporter(frame):
+                return  # the watcher reports it
             kind, facts = args
             if kind in _FOR_THE_WATCHER:
                 return
-            if kind != "tampered":
-                frame: FrameType | None = _getframe(1)
-                ours = frame is not None and frame.f_code is emitter
-                last = None
-                while ours and frame is not None:
-                    last = frame.f_code
-                    ours = origin(last.co_filename) not in (ANSWER, UNKNOWN)
-                    frame = frame.f_back
-                if not ours or last is not bottom:
-                    kind, facts = "tampered", {"what": "the code sent an event of its own"}
             body = "".join(encode({"event": kind, **facts}, 0)).encode("utf-8", "replace")
             signed = copy()
             signed.update(b"%d %b" % (count, body))
@@ -202,6 +222,11 @@ def install_signer(
     sys.addaudithook(sign)
 
 
+def _refuse(value: object) -> None:
+    """Encode nothing whose own methods would be called."""
+    raise TypeError(type(value))
+
+
 # -- the watcher -----------------------------------------------------------------------------------
 
 #: Events for the watcher alone, which are not written.
@@ -210,32 +235,34 @@ _FOR_THE_WATCHER = frozenset({"check", "hooks", "module", "plugin", "test", "tes
 _COMPARED = _FOR_THE_WATCHER - {"plugin"} | {"collected", "finish"}
 
 
-class Snapshot:
-    """Values that must not be replaced, by name."""
+#: A label, and names with the values that must not be replaced.
+Snapshot = tuple[str, Any, tuple[str, ...], tuple[Any, ...]]
 
-    def __init__(self, label: str, names: dict[str, Any], values: dict[str, Any]) -> None:
-        self._label, self._names, self._values = label, names, tuple(values.items())
-        self._keys = tuple(values)
-        self._expected = tuple(values.values())
 
-    def replaced(self) -> str | None:
-        """Return the name of the first value that was replaced."""
-        if all(map(_is, map(self._names.get, self._keys), self._expected)):
-            return None
-        changed = (key for key, value in self._values if self._names.get(key) is not value)
-        return f"{self._label}.{next(changed, '')}"
+def _snapshot(label: str, names: Any, values: dict[str, Any]) -> Snapshot:
+    return label, names, tuple(values), tuple(values.values())
+
+
+def _replaced(snapshot: Snapshot) -> str | None:
+    """Return the name of the first value that was replaced."""
+    label, names, keys, expected = snapshot
+    if all(map(_is, map(names.get, keys), expected)):
+        return None
+    pairs = zip(keys, expected, strict=True)
+    changed = (key for key, value in pairs if names.get(key) is not value)
+    return f"{label}.{next(changed, '')}"
 
 
 def _snapshots_of(module: ModuleType, label: str, *, hidden: frozenset[str]) -> list[Snapshot]:
     """Return snapshots of a module's own functions and classes, and of those classes' methods."""
     names = vars(module)
     code = {k: v for k, v in names.items() if isinstance(v, _CODE) and k not in hidden}
-    found = [Snapshot(label, names, code)]
+    found = [_snapshot(label, names, code)]
     for name, value in code.items():
         if isinstance(value, type) and value.__module__ == module.__name__:
             methods = {k: v for k, v in vars(value).items() if isinstance(v, _CODE)}
             methods = {k: v for k, v in methods.items() if k not in hidden}
-            found.append(Snapshot(f"{label}.{name}", vars(value), methods))  # type: ignore[arg-type]
+            found.append(_snapshot(f"{label}.{name}", vars(value), methods))
     return found
 
 
@@ -267,7 +294,7 @@ def _of_test_module(module: ModuleType, hidden: frozenset[str]) -> list[Snapshot
         for key, value in names.items()
         if key not in hidden and not key.startswith(("__", "@")) and is_own(value)
     }
-    found = [Snapshot(label, names, kept)]
+    found = [_snapshot(label, names, kept)]
     for name, value in kept.items():
         if isinstance(value, type):
             functions = {
@@ -275,7 +302,7 @@ def _of_test_module(module: ModuleType, hidden: frozenset[str]) -> list[Snapshot
                 for k, v in vars(value).items()
                 if isinstance(v, FunctionType | classmethod | staticmethod) and k not in hidden
             }
-            found.append(Snapshot(f"{label}.{name}", vars(value), functions))  # type: ignore[arg-type]
+            found.append(_snapshot(f"{label}.{name}", vars(value), functions))
     return found
 
 
@@ -309,22 +336,23 @@ def _is_text_of(source: Any, filename: str) -> bool:
     return type(text) is bytes and text == data
 
 
-def install_watcher(origins: Origins, replaced: frozenset[str], child: ModuleType) -> None:
-    """Install the hook that compares with snapshots and looks at who calls what."""
-    origin, audit = origins.of, sys.audit
-    gettrace, getprofile = sys.gettrace, sys.getprofile
-    machinery = _machinery(replaced, child)
-    modules: list[Snapshot] = []
-    hooks: list[Any] = []
-    tests: dict[str, tuple[Any, ...]] = {}
-    proc = _status("/proc/self")
+Tell = Callable[[str], None]
+
+
+def _make_tell() -> Tell:
+    """Return a function that reports something once."""
     told: set[str] = set()
+    audit = sys.audit
 
     def tell(what: str) -> None:
         if what not in told and len(told) < 20:
             told.add(what)
             audit(EVENT, "tampered", {"what": what})
 
+    return tell
+
+
+def _find_callers(origin: Origin) -> Callable[[FrameType | None], tuple[int | None, int | None]]:
     def callers(frame: FrameType | None) -> tuple[int | None, int | None]:
         """Return whose code acts, and whose code called that: None if only libraries do."""
         first: int | None = None
@@ -337,17 +365,30 @@ def install_watcher(origins: Origins, replaced: frozenset[str], child: ModuleTyp
             frame = frame.f_back
         return first, None
 
-    def compare() -> None:
-        for snapshot in (*machinery, *modules):
-            name = snapshot.replaced()
-            if name is not None:
-                tell(f"the code replaced {name}")
-        if is_answers(gettrace()) or is_answers(getprofile()):
-            tell("the code traces the test run")
-        for hook in hooks:
-            for each in hook.get_hookimpls():
-                if is_answers(each.function):
-                    tell(f"the code registered a plug-in with {hook.name}")
+    return callers
+
+
+def _compare_tests(tell: Tell) -> Callable[[str, Any], None]:
+    tests: dict[str, tuple[Any, ...]] = {}
+
+    def compare(kind: str, facts: Any) -> None:
+        """Learn what all tests consist of, or compare one that is about to run."""
+        if kind == "tests":
+            tests.update({nodeid: _parts_of_test(*parts) for nodeid, *parts in facts})
+            return
+        nodeid, *parts = facts
+        known, now = tests.get(nodeid, ()), _parts_of_test(*parts)
+        if len(known) != len(now) or not all(map(_is, known, now)):
+            tell(f"the code exchanged {nodeid}")
+
+    return compare
+
+
+def _compare_machinery(
+    origin: Origin, tell: Tell, snapshots: Iterable[Snapshot], replaced: frozenset[str]
+) -> Callable[[str, Any], None]:
+    snapshots, hooks = list(snapshots), list[Any]()
+    gettrace, getprofile = sys.gettrace, sys.getprofile
 
     def is_answers(function: Any) -> bool:
         """Return whether a function is the answer's, or its file is unknown."""
@@ -357,30 +398,28 @@ def install_watcher(origins: Origins, replaced: frozenset[str], child: ModuleTyp
             return False
         return origin(function.__code__.co_filename) in (ANSWER, UNKNOWN)
 
-    def learn(kind: str, facts: Any) -> None:
+    def compare(kind: str, facts: Any) -> None:
+        """Compare everything that is known, then learn a module or the hooks of pytest."""
+        for name in filter(None, map(_replaced, snapshots)):
+            tell(f"the code replaced {name}")
+        if is_answers(gettrace()) or is_answers(getprofile()):
+            tell("the code traces the test run")
+        for hook in hooks:
+            for each in hook.get_hookimpls():
+                if is_answers(each.function):
+                    tell(f"the code registered a plug-in with {hook.name}")
         if kind == "module":
-            modules.extend(_of_test_module(facts, replaced))
+            snapshots.extend(_of_test_module(facts, replaced))
         elif kind == "hooks":
             hooks.extend(facts)
-        elif kind == "plugin":
-            frame: FrameType | None = _getframe(1)
-            while frame is not None:
-                if origin(frame.f_code.co_filename) == ANSWER:
-                    tell("the code registered a plug-in")
-                frame = frame.f_back
-        elif kind == "tests":
-            tests.update({nodeid: _parts_of_test(*parts) for nodeid, *parts in facts})
-        elif kind == "test":
-            nodeid, *parts = facts
-            known, now = tests.get(nodeid, ()), _parts_of_test(*parts)
-            if len(known) != len(now) or not all(map(_is, known, now)):
-                tell(f"the code exchanged {nodeid}")
 
-    def look_at_code(name: str, args: tuple[Any, ...], frame: FrameType) -> None:
-        """Look at an exchanged function, or at code with the name of another's file."""
-        if callers(frame)[0] != ANSWER:
-            return
-        if name == "object.__setattr__":
+    return compare
+
+
+def _look_at_code(origin: Origin, tell: Tell) -> Callable[[str, tuple[Any, ...], FrameType], None]:
+    def look(event: str, args: tuple[Any, ...], frame: FrameType) -> None:
+        """Look at a function that the answer changes, or at code with the name of a file."""
+        if event == "object.__setattr__":
             function = args[0]
             if type(function) is FunctionType and args[1] != "__name__":
                 code = function.__code__
@@ -389,42 +428,79 @@ def install_watcher(origins: Origins, replaced: frozenset[str], child: ModuleTyp
                     tell(f"the code changed {code.co_name}.{args[1]}")
             return
         source, filename = args[:2]
-        if type(filename) is not str or frame.f_code.co_filename.startswith("<frozen"):
+        caller = frame.f_code.co_filename
+        if filename is None or (type(caller) is str and caller.startswith("<frozen")):
+            return
+        if type(filename) is not str:
+            tell("the code has a file name that is not a plain text")
             return
         whose = origin(filename)
         spoofed = whose == SUITE and filename.endswith(".py") and not _is_text_of(source, filename)
         if spoofed or whose in (PYTEST, STDLIB, LIBRARY):
             tell(f"the code compiles under the name of {filename.rpartition('/')[2]}")
 
-    def look_at_file(path: Any, frame: FrameType) -> None:
-        if type(path) is not str or callers(frame)[0] != ANSWER:
+    return look
+
+
+def _is_own_memory(path: Any, proc: os.stat_result | None) -> bool:
+    """Return whether a path is a file of /proc that only a process itself may read."""
+    found = _status(path) if type(path) is str else None
+    return (
+        found is not None
+        and proc is not None
+        and found.st_dev == proc.st_dev
+        and found.st_mode & 0o777 == 0o600
+    )
+
+
+def install_watcher(
+    origin: Origin,
+    is_reporter: Callable[[FrameType], bool],
+    tell: Tell,
+    child: ModuleType,
+    replaced: frozenset[str],
+) -> None:
+    """Install the hook that compares with snapshots and looks at who calls what."""
+    compare_tests = _compare_tests(tell)
+    compare_machinery = _compare_machinery(origin, tell, _machinery(replaced, child), replaced)
+    callers, look_at_code = _find_callers(origin), _look_at_code(origin, tell)
+    proc, teller, plugin_teller = _status("/proc/self"), tell.__code__, child.tell.__code__
+
+    def receive(frame: FrameType, args: tuple[Any, ...]) -> None:
+        """Handle an event of the reporter, or report one that somebody else sends."""
+        if frame.f_code is teller:
             return
-        found = _status(path)
-        of_a_process = found is not None and proc is not None and found.st_dev == proc.st_dev
-        if of_a_process and found is not None and found.st_mode & 0o777 == 0o600:
-            tell("the code opened its own memory")
+        kind = args[0] if args else None
+        if not is_reporter(frame):
+            registered = frame.f_code is plugin_teller and type(kind) is str and kind == "plugin"
+            tell(f"the code {'registered a plug-in' if registered else 'sent an event of its own'}")
+            return
+        if kind in _COMPARED:
+            compare_machinery(*args)
+        if kind in ("test", "tests"):
+            compare_tests(*args)
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
         if event not in _WATCHED:
             return
         frame = _getframe(1)
         if event == EVENT:
-            if frame.f_code.co_filename != child.__file__ and args[0] != "tampered":
-                tell("the code sent an event of its own")
-                return
-            if args[0] in _COMPARED:
-                compare()
-            learn(args[0], args[1])
-        elif event in _REACHES:
-            if callers(frame)[0] in (ANSWER, None):
+            receive(frame, args)
+            return
+        acting = callers(frame)
+        if event in _REACHES:
+            if acting[0] in (ANSWER, None):
                 tell(f"the code uses {_REACHES[event]}")
         elif event in ("sys.settrace", "sys.setprofile"):
-            if callers(frame) == (ANSWER, PYTEST):
+            if acting == (ANSWER, PYTEST):
                 tell("the code traces the test run")
+        elif acting[0] != ANSWER:
+            return
         elif event == "open":
-            look_at_file(args[0], frame)
+            if _is_own_memory(args[0], proc):
+                tell("the code opened its own memory")
         elif event == "ctypes.dlsym":
-            if str(args[1]).startswith(("Py", "_Py")) and callers(frame)[0] == ANSWER:
+            if type(args[1]) is str and args[1].startswith(("Py", "_Py")):
                 tell("the code calls the interpreter through ctypes")
         else:
             look_at_code(event, args, frame)
@@ -455,6 +531,8 @@ def install(
         with contextlib.suppress(ImportError):  # not every pytest has all of them
             importlib.import_module(name)
     _hide_memory()
-    origins = Origins(root, answer, str(child.__file__), sys.modules["pytest"].__file__ or "")
-    install_watcher(origins, replaced_by_tests(root, answer), child)
-    install_signer(fd, key, origins.of, child.emit.__code__, bottom)
+    origin = find_origins(root, answer, str(child.__file__), sys.modules["pytest"].__file__ or "")
+    senders = (child.emit.__code__, child.tell.__code__)
+    is_reporter, tell = find_senders(origin, senders, bottom), _make_tell()
+    install_watcher(origin, is_reporter, tell, child, replaced_by_tests(root, answer))
+    install_signer(fd, key, is_reporter, tell.__code__)
