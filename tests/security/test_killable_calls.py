@@ -139,3 +139,18 @@ def test_no_child_outlives_its_parent(end: str) -> None:
         if end == "is killed":
             program.kill()
     wait_for(lambda: not psutil.pid_exists(child), "the end of the child", seconds=10)
+
+
+def test_a_large_process_keeps_its_children() -> None:
+    """Given a worker that uses more memory than a child may keep, then a child stays warm."""
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from mulligan.workers.killable.pool import call_killable
+from support import explosions
+large = bytearray(b"x" * (600 << 20))
+print(len({call_killable(explosions.process_id, seconds=60) for _ in range(5)}))
+"""
+    argv = [sys.executable, "-c", code, str(Path(__file__).parents[1])]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"

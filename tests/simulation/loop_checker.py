@@ -172,12 +172,15 @@ class LoopChecker:
             each.startswith("l:") for each in client.hkeys(f"{self._prefix}outbox:entries")
         ):
             return
+        busy = {self.jobs[job] for job in live}
         for loop in client.smembers(f"{self._prefix}loops:active"):
             own = sum(self.jobs[job][0] == loop for job in live)
             limited = client.hlen(self._part(loop, "limits")) > 1  # the budget may have no room
             if own < int(self._loop(loop)["concurrency"]) and not limited:
                 for item in client.zrange(self._part(loop, "ready"), 0, -1):
-                    self._violated(f"{loop}/{item} waits for a slot that is free, without a hint")
+                    # One whose stopped attempt has not ended waits for that.
+                    if (loop, item) not in busy:
+                        self._violated(f"{loop}/{item} waits for a free slot without a hint")
 
     def _runs(self, entry: Entry, expires: float) -> bool:
         """Whether a leased attempt may be running. That of an ended job may be settled only."""

@@ -26,7 +26,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 #: Parsers that recurse in C need a deeper stack than the usual 8 MB. An unlimited one would let
 #: endless recursion fill the memory before it ends.
 _STACK_BYTES = 64 << 20
-#: A child that has used more memory than this is replaced: what it caches stays with it.
+#: A child that still uses more memory than this after a call is replaced.
 _KEPT_BYTES = 512 << 20
 #: Seconds of processor time above the time limit: a parent that is stopped cannot kill anybody.
 _SPARE_SECONDS = 2
@@ -98,10 +98,19 @@ def _cpu_limit(seconds: float) -> int:
 
 def _mapped_bytes() -> int:
     """Return the address space in use, so that a limit is about the call alone."""
+    return _statm(0, 1 << 30)
+
+
+def _resident_bytes() -> int:
+    """Return the memory in use. ``ru_maxrss`` is not: it begins with that of the parent."""
+    return _statm(1, 0)
+
+
+def _statm(field: int, otherwise: int) -> int:
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        pages = int(Path("/proc/self/statm").read_text().split()[field])
     except OSError:  # not Linux
-        return 1 << 30
+        return otherwise
     return pages * resource.getpagesize()
 
 
@@ -117,8 +126,7 @@ def _error_frame(error: Exception) -> bytes:
 
 
 def _frame(kind: str, value: Any) -> bytes:
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return pickle.dumps((kind, value, used < _KEPT_BYTES), protocol=5)
+    return pickle.dumps((kind, value, _resident_bytes() < _KEPT_BYTES), protocol=5)
 
 
 def _read(stream: io.BufferedRWPair) -> Any:
