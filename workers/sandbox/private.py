@@ -15,9 +15,9 @@ import stat
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 _PREFIX = "mulligan-"
 _LOCK = "owner.lock"
@@ -98,20 +98,11 @@ def _removed_if_abandoned(private: Path) -> bool:
 def _remove(private: Path) -> None:
     """Remove a directory, whatever a program made of it: deeply nested, or closed to its owner."""
     with contextlib.suppress(RecursionError):
-        shutil.rmtree(private, onerror=_force)
+        shutil.rmtree(private, ignore_errors=True)
     if not private.exists():
         return
-    for argv in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
-        subprocess.run([*argv, "--", str(private)], capture_output=True, timeout=_REMOVE_SECONDS)
-
-
-def _force(remove: Callable[..., Any], path: str, _error: Any) -> None:
-    """Make a directory that a program made read-only writable, and try again."""
-    with contextlib.suppress(OSError):
-        Path(path).parent.chmod(0o700)
-        if not os.path.islink(path):  # noqa: PTH114 - rmtree's callback deals in strings
-            Path(path).chmod(0o700)
-        if remove in (os.unlink, os.rmdir):
-            remove(path)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+    # What takes longer is found and removed as abandoned.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        for argv in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+            command = [*argv, "--", str(private)]
+            subprocess.run(command, capture_output=True, timeout=_REMOVE_SECONDS)

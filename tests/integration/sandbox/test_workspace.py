@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import stat
 import subprocess
 import sys
 import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -206,6 +209,7 @@ def test_a_private_copy_is_removed_after_an_error(source: Path, tmp_path: Path) 
 _HOLDER = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from mulligan.workers.sandbox.private import private_directory
 with private_directory(Path(sys.argv[1])) as work:
     (work / "secret.txt").write_text("x")
@@ -248,6 +252,26 @@ def test_only_abandoned_copies_are_removed(tmp_path: Path) -> None:
         "mulligan-made-just-now", "other", "mulligan-link"
     }  # fmt: skip
     assert (outside / "owner.lock").exists()
+
+
+def test_a_copy_that_cannot_be_removed_leaves_its_surroundings_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a copy that something else holds, then the directory of all copies keeps its mode."""
+    root = tmp_path / "copies"
+    root.mkdir()
+    root.chmod(0o777)
+    rmdir = os.rmdir
+
+    def busy(path: Any, **options: Any) -> None:
+        if Path(path).parent == root:
+            raise OSError(errno.EBUSY, "busy")
+        rmdir(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", busy)
+    with private_directory(root):
+        pass
+    assert stat.S_IMODE(root.stat().st_mode) == 0o777
 
 
 def test_a_missing_snapshot_gives_no_verdict() -> None:
