@@ -17,10 +17,12 @@ import pytest
 from support.cli_process import Shell, invoke, new_shell, write_file
 from support.console_server import client_of
 from support.hostile_inputs import (
+    BRANCH,
     DOUBLING,
     LOOKAROUND,
     REFUSED_BODIES,
     REFUSED_FILES,
+    SPACED,
     TREE,
     contract,
     tree,
@@ -141,6 +143,11 @@ def worked_on(context: ConsoleContext, answer: str, *verifiers: Any) -> JobView:
 TOO_COSTLY = {
     "a doubling schema": ('"x"', contract(DOUBLING), "checking the answer against the schema"),
     "lookaround": ("a" * 500_000, {"id": "text.match", "regex": LOOKAROUND}, "takes longer than"),
+    "a possessive repetition": (
+        "a" * 110_000,
+        {"id": "text.match", "regex": SPACED},
+        "takes longer than",
+    ),
     "many words": (
         "a" * 500_000,
         {"id": "text.match", "contains": ["a" * 50 + str(n) for n in range(5_000)]},
@@ -160,6 +167,11 @@ def test_a_verification_that_is_too_costly_is_escalated(name: str, context: Cons
 FAILING = {
     "an error in a doubling schema": ("1", contract(DOUBLING), "does not fit the schema"),
     "one typo in a tree": (json.dumps(tree(9)), contract(TREE), "does not fit the schema"),
+    "every item an error of a branch": (
+        json.dumps([1] * 200_000),
+        contract(BRANCH),
+        "does not fit the schema",
+    ),
     "JSON that takes for ever to repair": ('{"a":"' + '\\"' * 25_000, "json.object", "JSON"),
     "100,000 levels": ("[" * 100_000, "json.object", "200 levels"),
     "a number of 5,000 digits": ("[" + "1" * 5_000 + "]", "json.object", "out of range"),

@@ -34,6 +34,11 @@ TREE = {
 #: A pattern that many patterns like it take a second each to compile.
 LARGE_PATTERN = "(?=" + "(?:a{1,99}b{1,99}c?){1,50}" + ")" + r"\p{L}{200}"
 LOOKAROUND = "(?=.*x)(?!.*y)a.*z$"
+#: With the flag x, spaces hide a possessive repetition and the number of repetitions.
+SPACED = "(?x)(?:.*b|.*c)* +d"
+SPACED_REPETITION = "(?x)(?:[a-z]{ 1000 }){ 60 }N"
+#: Each wrong item is an error of the branch.
+BRANCH = {"anyOf": [{"items": {"type": "string"}}]}
 
 
 def tree(depth: int) -> Any:
@@ -69,6 +74,17 @@ def verifier_text(value: str) -> str:
 REFUSED_BODIES = {
     "a broken and costly pattern list": json.dumps(
         scripted(verifiers=[{"id": "text.match", "regex": [LARGE_PATTERN] * 50 + ["("]}])
+    ),
+    "a costly pattern with an example": json.dumps(
+        scripted(verifiers=[{"id": "text.match", "regex": SPACED, "example": "a" * 200_000}])
+    ),
+    "large patterns with spaces": json.dumps(
+        scripted(
+            verifiers=[
+                contract({"properties": {f"p{n}": {"pattern": SPACED_REPETITION}}})
+                for n in range(30)
+            ]
+        )
     ),
     **{
         f"runner options, {depth} deep": job_text("runner", option_text(nested(depth)))

@@ -18,6 +18,7 @@ from mulligan.policies.failures.failure import Finding
 from mulligan.policies.problem import Problem
 from mulligan.policies.value import Json
 from mulligan.tasks.ports.errors import BadInput, VerifierError
+from mulligan.workers.verifiers.bounded_regex import LINEAR
 from mulligan.workers.verifiers.schema_findings import brief, schema_findings
 
 #: More errors than this are not counted.
@@ -27,14 +28,14 @@ _DRAFT_2020_12 = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any] | bool
 
 
-def check_schema(canonical: str) -> None:
-    """Raise BadInput with every error of a schema."""
-    _compile(canonical)
+def check_schema(canonical: str, *, linear: bool = False) -> None:
+    """Raise BadInput with every error of a schema. ``linear``: patterns in the linear engine."""
+    _compile(canonical, linear)
 
 
-def schema_errors(canonical: str, value: Json) -> list[Finding]:
+def schema_errors(canonical: str, value: Json, *, linear: bool = False) -> list[Finding]:
     """Return a finding for every error; many at the same place of an array share one."""
-    schema, validator = _compile(canonical)
+    schema, validator = _compile(canonical, linear)
     try:
         if validator.is_valid(value):
             return []
@@ -45,9 +46,12 @@ def schema_errors(canonical: str, value: Json) -> list[Finding]:
         return [Finding(message=f"not a JSON value: {error}", code="not_json", path="$")]
 
 
-def fits_schema(canonical: str, value: Json) -> bool:
+def fits_schema(canonical: str, value: Json, *, linear: bool = False) -> bool:
     """Return whether a value has no error, without finding out which it has."""
-    return _compile(canonical)[1].is_valid(value)
+    try:
+        return _compile(canonical, linear)[1].is_valid(value)
+    except ValueError:  # not a JSON value
+        return False
 
 
 def _decided(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
@@ -58,13 +62,16 @@ def _decided(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationEr
     return error
 
 
-@lru_cache(maxsize=512)
-def _compile(canonical: str) -> tuple[Schema, jsonschema_rs.Validator]:
+@lru_cache(maxsize=256)
+def _compile(canonical: str, linear: bool) -> tuple[Schema, jsonschema_rs.Validator]:
     # The canonical text is compiled, so that the order of keys makes no difference.
     schema: Schema = json.loads(canonical)
     _check_against_metaschema(schema)
     try:
-        return schema, jsonschema_rs.validator_for(schema, validate_formats=True, offline=True)
+        options = LINEAR if linear else None
+        return schema, jsonschema_rs.validator_for(
+            schema, validate_formats=True, offline=True, pattern_options=options
+        )
     except ValueError as error:
         raise BadInput(_schema_problem(error)) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,6 +45,8 @@ _CHECK_SECONDS = 10.0
 _WAIT_SECONDS = 5.0
 #: Parts of a schema times characters of a value that may be checked in this process.
 _CHEAP_CHECKS = 4_000_000
+#: The same for finding out what is wrong: each part may have an error with each value.
+_CHEAP_ERRORS = 50_000
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,11 @@ class Contract:
 
     def errors(self, value: Json, size: int) -> list[Finding]:
         """Return a finding for every error of a value with this many characters."""
-        if self.parts is not None and self.parts * size <= _CHEAP_CHECKS:
-            return schema_errors(self.canonical, value)
+        cost = math.inf if self.parts is None else self.parts * size
+        if cost <= _CHEAP_CHECKS and fits_schema(self.canonical, value, linear=True):
+            return []
+        if cost <= _CHEAP_ERRORS:
+            return schema_errors(self.canonical, value, linear=True)
         try:
             return self._killable(schema_errors, value)
         except TooCostly as error:
@@ -88,8 +94,11 @@ class Contract:
 def _checked(canonical: str) -> Contract:
     parts = schema_parts(json.loads(canonical))
     if parts is not None:
-        check_schema(canonical)
-    else:
+        try:
+            check_schema(canonical, linear=True)
+        except BadInput:
+            parts = None  # a pattern may need the other engine, in another process
+    if parts is None:
         try:
             call_killable(
                 check_schema,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 #: What needs the engine that backtracks, or a large table: lookaround, atomic and conditional
-#: groups, back-references, possessive repetition, classes of Unicode.
-_COSTLY = re.compile(r"\(\?(?!:|[imsx]{1,4}[:)])|\\[1-9kgGKpPX]|[*+?}]\+")
+#: groups, back-references, possessive repetition, classes of Unicode. Flags that allow spaces in a
+#: pattern (x) would hide them from this look.
+_COSTLY = re.compile(r"\(\?(?!:|[ims]{1,3}[:)])|\\[1-9kgGKpPX]|[*+?}]\+")
 _REPEATED = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 #: A pattern of more states is not worth counting.
 _MOST_STATES = 100_000

@@ -14,6 +14,8 @@ from mulligan.workers.verifiers.pattern_cost import pattern_states
 #: A larger schema is not counted further.
 MOST_PARTS = 10_000
 _DEEPEST = 100
+#: A compiled pattern takes as much memory as this many other parts.
+_PATTERN = 50
 _FOREIGN = frozenset({"$dynamicRef", "$recursiveRef", "$id", "id", "$anchor", "$dynamicAnchor"})
 #: They evaluate the other keywords beside them once more.
 _REPEATING = frozenset({"unevaluatedProperties", "unevaluatedItems"})
@@ -99,4 +101,4 @@ def _states(pattern: str) -> int:
     states = pattern_states(pattern)
     if states is None:
         raise _NotCheap
-    return states
+    return states + _PATTERN

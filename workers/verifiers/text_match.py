@@ -86,9 +86,13 @@ class TextMatch:
         self.options = options
         #: The steps to search one character; None if nobody knows.
         self._steps = _steps(options)
-        if self._steps is not None and self._steps <= _CHEAP_PATTERNS:
-            _matcher(options)
-            return
+        if self._is_cheap(options.example or "") and (self._steps or 0) <= _CHEAP_PATTERNS:
+            try:
+                _matcher(options, linear=True)
+            except BadInput:
+                self._steps = None  # it may need the other engine, in another process
+            else:
+                return
         try:
             call_killable(
                 check_options,
@@ -112,9 +116,13 @@ class TextMatch:
             elapsed_seconds=perf_counter() - started,
         )
 
+    def _is_cheap(self, text: str) -> bool:
+        """Whether this process may search a text itself."""
+        return self._steps is not None and self._steps * len(text) <= _CHEAP_STEPS
+
     def _findings(self, text: str) -> list[Finding]:
-        if self._steps is not None and self._steps * len(text) <= _CHEAP_STEPS:
-            return text_findings(self.options, text)
+        if self._is_cheap(text):
+            return text_findings(self.options, text, linear=True)
         return call_killable(
             text_findings, self.options, text, seconds=_SEARCH_SECONDS, what="searching the answer"
         )
@@ -125,9 +133,9 @@ def check_options(options: TextMatch.Options) -> None:
     _matcher(options)
 
 
-def text_findings(options: TextMatch.Options, text: str) -> list[Finding]:
+def text_findings(options: TextMatch.Options, text: str, *, linear: bool = False) -> list[Finding]:
     """Return every broken rule. The answer as a whole comes first, then its parts."""
-    return list(_matcher(options).findings(text))
+    return list(_matcher(options, linear=linear).findings(text))
 
 
 def _steps(options: TextMatch.Options) -> int | None:
@@ -139,15 +147,16 @@ def _steps(options: TextMatch.Options) -> int | None:
 
 
 @lru_cache(maxsize=256)
-def _matcher(options: TextMatch.Options) -> _Matcher:
-    return _Matcher(options)
+def _matcher(options: TextMatch.Options, *, linear: bool = False) -> _Matcher:
+    return _Matcher(options, linear=linear)
 
 
 class _Matcher:
     """The compiled options, which find the broken rules."""
 
-    def __init__(self, options: TextMatch.Options) -> None:
-        self.options = options
+    def __init__(self, options: TextMatch.Options, *, linear: bool) -> None:
+        """``linear``: with the engine that takes one step for each character and state."""
+        self.options, self._linear = options, linear
         self._required = self._compile("regex", options.regex)
         self._forbidden = self._compile("not_regex", options.not_regex)
         if options.example is not None:
@@ -155,8 +164,11 @@ class _Matcher:
 
     def _compile(self, field: str, patterns: tuple[str, ...]) -> tuple[BoundedRegex, ...]:
         try:
-            ignore_case = self.options.ignore_case
-            return tuple(BoundedRegex(pattern, ignore_case=ignore_case) for pattern in patterns)
+            ignore_case, linear = self.options.ignore_case, self._linear
+            return tuple(
+                BoundedRegex(pattern, ignore_case=ignore_case, linear=linear)
+                for pattern in patterns
+            )
         except BadInput as error:
             raise BadInput(*(problem.below(field) for problem in error.problems)) from error
 
