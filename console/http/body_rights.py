@@ -28,7 +28,7 @@ def check_plan_rights(caller: Caller, body: PlanSubmission) -> None:
 
 
 def _needs_ops(why: str) -> str:
-    return f"{why}: this needs the role ops, not producer; leave it out"
+    return f"{why}, which needs the role ops: leave the field out, or use a token of ops"
 
 
 def _loosened(body: PlanSubmission) -> Iterator[tuple[str, str]]:

@@ -232,8 +232,8 @@ def test_a_refusal_names_the_fields_and_the_role(callers: dict[str, httpx2.Clien
         ["mode"], ["plan", "benchmark", "policy"], ["plan", "benchmark", "max_regression"],
     ]  # fmt: skip
     assert error["details"][0] == (
-        "mode: auto applies edits without their review: this needs the role ops, not producer;"
-        " leave it out"
+        "mode: auto applies edits without their review, which needs the role ops: leave the field"
+        " out, or use a token of ops"
     )
     assert callers["producer"].get("/api/edits").json()["sessions"] != []
     modes = {each["mode"] for each in callers["producer"].get("/api/edits").json()["sessions"]}

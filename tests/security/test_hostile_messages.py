@@ -23,7 +23,7 @@ from support.user_tasks import user_project
 from support.waiting import wait_for
 
 from mulligan.workers.celery.broker.bounded_inflating import _DECODERS, inflate
-from mulligan.workers.celery.broker.message_checks import UnreadableMessage
+from mulligan.workers.celery.broker.message_checks import UnreadableMessage, _check_depth
 from mulligan.workers.celery.broker.queues import Pool, PoolKind
 from mulligan.workers.settings.model import Settings
 
@@ -97,7 +97,7 @@ def test_no_malformed_message_ends_a_worker(fleet: Fleet) -> None:
     send(fleet, [message for _, message in malformed()])
     found = refusals(fleet)
     assert len(found) > 50
-    assert "a message on the queue attempt cannot be read: headers is no object" in found
+    assert "a message on the queue attempt cannot be read: headers is not an object" in found
     assert_calm_log(fleet)
     # Only a submission with an ETA is kept until then.
     with redis.Redis(unix_socket_path=str(fleet.server.socket)) as client:
@@ -150,6 +150,20 @@ def test_every_method_of_compression_has_a_limit(name: str) -> None:
         inflate(_DECODERS[name], 999, body)
     with pytest.raises(UnreadableMessage, match="not complete"):
         inflate(_DECODERS[name], 1000, body[:-5])
+
+
+def test_a_value_that_is_referred_to_often_is_looked_at_once() -> None:
+    """Given aliases of YAML or references of pickle that stand for 2 to the power of 60 values."""
+    value: list[Any] = [1]
+    for _ in range(60):
+        value = [value, value]
+    value.append(value)
+    _check_depth(value)
+    deep: list[Any] = []
+    for _ in range(401):
+        deep = [deep]
+    with pytest.raises(UnreadableMessage, match="nested more than 400"):
+        _check_depth(deep)
 
 
 def test_a_body_above_the_cap_is_refused(fleet: Fleet) -> None:
@@ -282,6 +296,21 @@ def test_the_workers_of_a_users_app_are_guarded_too() -> None:
         assert small.get(timeout=60) == "x" * 900_000
         with pytest.raises(Exception, match=r"tasks\.unknown"):
             project.send("unknown").get(timeout=60)
+        # What Celery accepts is accepted, and whoever sends something else is told.
+        options: dict[str, Any] = {
+            "task_id": uuid.uuid4(),
+            "time_limit": "600",
+            "shadow": "x" * 2000,
+        }
+        assert (
+            app.send_task("tasks.plain", args=[4], root_id=uuid.uuid4(), **options).get(timeout=60)
+            == 4
+        )
+        deep: Any = 1
+        for _ in range(500):
+            deep = [deep]
+        with pytest.raises(Exception, match="nested more than 400 levels deep"):
+            project.send("plain", deep).get(timeout=60)
         assert process.poll() is None
         found = project.ledger.refused_submissions.newest(limit=1000)
         assert len([each for each in found if each.origin == "broker"]) > 30

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from celery import signals
+from celery.utils.objects import Bunch
 from celery.worker import state
 from celery.worker.consumer import Consumer
 
@@ -108,6 +110,28 @@ class GuardedConsumer(Consumer):  # type: ignore[misc] # celery is untyped
         self._forget(message, reason)
         if not message.acknowledged:
             message.reject_log_error(log, self.connection_errors)
+        self._tell_caller(message, reason)
+
+    def _tell_caller(self, message: Any, reason: str) -> None:
+        """Let whoever waits for the result know, as Celery does for an unknown task."""
+        headers = message.headers
+        task_id = headers.get("id") if isinstance(headers, Mapping) else None
+        if not isinstance(task_id, str | UUID):
+            return
+        properties = message.properties or {}
+        context = Bunch(
+            name=str(headers.get("task")),
+            chord=None,
+            root_id=None,
+            errbacks=None,
+            correlation_id=properties.get("correlation_id"),
+            reply_to=properties.get("reply_to"),
+        )
+        try:
+            error = UnreadableMessage(f"the message was refused: {reason}")
+            self.app.backend.mark_as_failure(str(task_id), error, request=context)
+        except Exception as error:  # a backend that is away must not end the worker
+            log.warning("The result of a refused message is not stored: %s", type(error).__name__)
 
     def _forget(self, message: Any, reason: str) -> None:
         for request in tuple(state.reserved_requests):
@@ -144,6 +168,9 @@ class GuardedConsumer(Consumer):  # type: ignore[misc] # celery is untyped
 
 class HintConsumer(GuardedConsumer):
     """The consumer of mulligan's own workers, whose messages are hints and submissions."""
+
+    def _tell_caller(self, message: Any, reason: str) -> None:
+        """Nobody waits for the result of a hint."""
 
     def check(self, message: Any) -> None:
         super().check(message)

@@ -37,7 +37,7 @@ Refuse = Callable[[str, str, Any], None]
 
 @dataclass(frozen=True)
 class Unparsed:
-    """The text of a message that is no JSON."""
+    """The text of a message that is not JSON."""
 
     text: Any
     reason: str
@@ -50,7 +50,7 @@ def parse(text: Any, *, cap: int | None) -> Any:
     try:
         return _loads(text)
     except MALFORMED as error:
-        return Unparsed(text, f"it is no JSON ({type(error).__name__})")
+        return Unparsed(text, f"it is not JSON ({type(error).__name__})")
 
 
 class GuardedTransport:

@@ -6,19 +6,21 @@ event loop, and so the process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.exceptions import ContentDisallowed
 
 #: Characters of an id or of a task's name. Celery's ids have 36.
-_LONGEST_NAME = 1000
+_LONGEST_NAME = 10_000
 #: Characters of a time. An ISO time has about 32.
 _LONGEST_TIME = 100
 #: Levels of lists and objects in a message. Pickle, and much else, recurses.
-_DEEPEST = 200
+_DEEPEST = 400
 _NESTING = (Mapping, list, tuple)
 #: What a broken message raises when it is parsed. Others are faults of the broker or of ours.
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -64,16 +66,16 @@ def check_task_message(message: Any) -> None:
         _check_arguments(body[0], body[1])
         _check_following(_mapping(body[2] or {}, "the options of the body"))
     else:
-        raise UnreadableMessage("the body is no list of args, kwargs and options")
+        raise UnreadableMessage("the body is not a list of args, kwargs and options")
 
 
 def _check_fields(fields: Mapping[str, Any]) -> None:
     """Check the fields that Celery uses before a task runs."""
-    for name in ("id", "task"):
-        _text(fields.get(name), name)
+    _text(fields.get("task"), "task")
+    _id(fields.get("id"), "id")
     for name in ("root_id", "parent_id", "shadow", "group"):
         if fields.get(name) is not None:
-            _text(fields[name], name, empty=True)
+            _id(fields[name], name, empty=True)
     for name in ("argsrepr", "kwargsrepr"):
         if fields.get(name) is not None:
             _text(fields[name], name, empty=True, longest=None)
@@ -81,27 +83,27 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
         if fields.get(name) is not None:
             _time(fields[name], name)
     if not _is_number(fields.get("retries") or 0):
-        raise UnreadableMessage("retries is no number")
+        raise UnreadableMessage("retries is not a number")
     limits = fields.get("timelimit") or (None, None)
     if not _is_pair(limits) or not all(each is None or _is_number(each) for each in limits):
-        raise UnreadableMessage("timelimit is no pair of numbers")
+        raise UnreadableMessage("timelimit is not a pair of numbers")
     stamps = fields.get("stamped_headers") or ()
     if not isinstance(stamps, list | tuple) or not all(isinstance(each, str) for each in stamps):
-        raise UnreadableMessage("stamped_headers is no list of texts")
+        raise UnreadableMessage("stamped_headers is not a list of texts")
 
 
 def _check_arguments(args: Any, kwargs: Any) -> None:
     if not isinstance(args, list | tuple):
-        raise UnreadableMessage("args is no list")
+        raise UnreadableMessage("args is not a list")
     if any(not isinstance(name, str) for name in _mapping(kwargs, "kwargs")):
-        raise UnreadableMessage("kwargs has a name that is no text")
+        raise UnreadableMessage("kwargs has a name that is not a text")
 
 
 def _check_following(options: Mapping[str, Any]) -> None:
     for name in ("callbacks", "errbacks", "chain"):
         following = options.get(name)
         if not isinstance(following, list | tuple | None):
-            raise UnreadableMessage(f"{name} is no list")
+            raise UnreadableMessage(f"{name} is not a list")
         for each in following or ():
             _mapping(each, f"an entry of {name}")
     if options.get("chord") is not None:
@@ -118,11 +120,18 @@ def _decoded(message: Any) -> Any:
 
 
 def _check_depth(value: Any) -> None:
-    """Refuse what is nested deeper than a pool of processes can be sent."""
-    level = [value]
+    """Refuse what is nested deeper than a pool of processes can be sent.
+
+    A value that is referred to often, as in YAML and pickle, is looked at once.
+    """
+    level, seen = [value], set[int]()
     for _ in range(_DEEPEST):
         inner = (each.values() if isinstance(each, Mapping) else each for each in level)
-        level = [each for values in inner for each in values if isinstance(each, _NESTING)]
+        found = {
+            id(each): each for values in inner for each in values if isinstance(each, _NESTING)
+        }
+        level = [each for key, each in found.items() if key not in seen]
+        seen |= found.keys()
         if not level:
             return
     raise UnreadableMessage(f"it is nested more than {_DEEPEST} levels deep")
@@ -130,15 +139,20 @@ def _check_depth(value: Any) -> None:
 
 def _mapping(value: Any, name: str) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
-        raise UnreadableMessage(f"{name} is no object")
+        raise UnreadableMessage(f"{name} is not an object")
     return value
+
+
+def _id(value: Any, name: str, *, empty: bool = False) -> None:
+    if not isinstance(value, UUID):  # kombu's JSON restores them
+        _text(value, name, empty=empty)
 
 
 def _text(
     value: Any, name: str, *, empty: bool = False, longest: int | None = _LONGEST_NAME
 ) -> None:
     if not isinstance(value, str) or not (value or empty):
-        raise UnreadableMessage(f"{name} is no text")
+        raise UnreadableMessage(f"{name} is not a text")
     if longest is not None and len(value) > longest:
         raise UnreadableMessage(f"{name} has {len(value):,} characters")
 
@@ -149,7 +163,7 @@ def _time(value: Any, name: str) -> None:
     try:
         maybe_make_aware(maybe_iso8601(value)).astimezone().timestamp()
     except (*MALFORMED, OSError) as error:  # of times that no clock has
-        raise UnreadableMessage(f"{name} is no time") from error
+        raise UnreadableMessage(f"{name} is not a time") from error
 
 
 def _is_pair(value: Any) -> bool:
@@ -157,4 +171,8 @@ def _is_pair(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    """Whether Celery can count with it: a number, also as a text."""
+    try:
+        return not isinstance(value, bool) and 0 <= float(value) < math.inf
+    except (TypeError, ValueError, OverflowError):
+        return False
