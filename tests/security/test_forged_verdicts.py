@@ -532,6 +532,103 @@ sys.audit("mulligan.pytest.event", "tests", [])
 """
         + WRONG,
     ),
+    "capturing patched": (
+        "replaced capture.CaptureManager.item_capture",
+        """
+import contextlib, _pytest.capture
+@contextlib.contextmanager
+def item_capture(self, when, item):
+    with contextlib.suppress(AssertionError): yield
+_pytest.capture.CaptureManager.item_capture = item_capture
+"""
+        + WRONG,
+    ),
+    "logging of pytest patched": (
+        "replaced logging.catching_logs.__exit__",
+        """
+import _pytest.logging
+genuine = _pytest.logging.catching_logs.__exit__
+_pytest.logging.catching_logs.__exit__ = lambda *args: genuine(*args) or True
+"""
+        + WRONG,
+    ),
+    "context managers patched": (
+        "replaced contextlib._GeneratorContextManager.__exit__",
+        """
+import contextlib
+genuine = contextlib._GeneratorContextManager.__exit__
+def leave(self, kind, value, traceback):
+    if kind is AssertionError:
+        return genuine(self, None, None, None) or True
+    return genuine(self, kind, value, traceback)
+contextlib._GeneratorContextManager.__exit__ = leave
+"""
+        + WRONG,
+    ),
+    "a descriptor added to a class of pytest": (
+        "replaced runner.CallInfo.excinfo",
+        """
+import _pytest.runner
+class Nothing:
+    def __get__(self, instance, owner): return None
+    def __set__(self, instance, value): pass
+_pytest.runner.CallInfo.excinfo = Nothing()
+"""
+        + WRONG,
+    ),
+    "a built-in function hidden in pytest": (
+        "replaced runner.isinstance",
+        "import _pytest.runner\n_pytest.runner.isinstance = isinstance\n" + WRONG,
+    ),
+    "a tracer that is an object": (
+        "traces the test run",
+        """
+import sys
+class Tracer:
+    def __call__(self, frame, event, arg): return None
+sys.settrace(Tracer())
+"""
+        + WRONG,
+    ),
+    "a tracer that is a partial function": (
+        "traces the test run",
+        """
+import functools, sys
+def tracer(number, frame, event, arg): return None
+sys.settrace(functools.partial(tracer, 1))
+"""
+        + WRONG,
+    ),
+    "the module of the tests replaced at import": (
+        "replaced the module of test_bitcount.py",
+        """
+import pytest, sys, types
+fake = types.ModuleType("test_bitcount")
+fake.__file__ = sys.modules["test_bitcount"].__file__
+def test_zero(): pass
+def test_one(): pass
+@pytest.mark.parametrize(("n", "expected"), [(3, 2), (255, 8)])
+def test_more(n, expected): pass
+fake.test_zero, fake.test_one, fake.test_more = test_zero, test_one, test_more
+sys.modules["test_bitcount"] = fake
+"""
+        + WRONG,
+    ),
+    "the module of the tests executed again by the answer": (
+        "replaced the module of test_bitcount.py",
+        """
+import sys
+def bitcount(n): pass
+if "again" not in sys.modules:
+    import importlib.util
+    genuine = sys.modules["test_bitcount"]
+    again = importlib.util.module_from_spec(genuine.__spec__)
+    sys.modules["again"] = again
+    genuine.__spec__.loader.exec_module(again)
+    exec("def test_zero(): pass\\ndef test_one(): pass", again.__dict__)
+    sys.modules["test_bitcount"] = again
+""",
+    ),
     "the module of the tests replaced": (
         "",
         """
@@ -574,3 +671,44 @@ def test_a_forgery_never_passes_and_is_named(project: Project, name: str) -> Non
     assert said in result.errors[0].message, result
     if said:
         assert (result.errors[0].code, result.score) == ("forged", 0)
+
+
+#: Answers to tests of a function that gets texts, each of which skips its tests.
+SKIPS = {
+    "xfail from exec": "exec('def solve(x):\\n    import pytest\\n    pytest.xfail(x)')",
+    "skip from exec": "exec('def solve(x):\\n    import pytest\\n    pytest.skip(x)')",
+    "SkipTest": "import unittest\ndef solve(x): raise unittest.SkipTest(x)",
+    "SkipTest from exec": (
+        "exec('def solve(x):\\n    import unittest\\n    raise unittest.SkipTest(x)')"
+    ),
+    "xfail itself": "from pytest import xfail as solve",
+    "skip itself": "from pytest import skip as solve",
+    "skipTest itself": "import unittest\nsolve = unittest.TestCase().skipTest",
+    "SkipTest from a mock": (
+        "import unittest.mock\nsolve = unittest.mock.Mock(side_effect=unittest.SkipTest('x'))"
+    ),
+    "a file written at run time": (
+        "open('late.py', 'w').write('import pytest\\ndef solve(x): pytest.xfail(x)')\n"
+        "from late import solve"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SKIPS)
+def test_a_skip_by_the_answer_fails_its_test(tmp_path: Path, name: str) -> None:
+    """A skipped test does not count, and one that is expected to fail passes."""
+    project = Project(tmp_path / "project")
+    project.write(
+        "test_it.py",
+        """
+        import unittest
+        from it import solve
+        def test_function(): assert solve("a") == "b"
+        class TestIt(unittest.TestCase):
+            def test_method(self): self.assertEqual(solve("a"), "b")
+        def test_own(): pass
+        """,
+    )
+    result = project.verify(SKIPS[name], output_file="it.py")
+    assert result.status is VerificationStatus.FAIL, result
+    assert (result.evidence["passed"], result.evidence["collected"]) == (1, 3), result

@@ -282,3 +282,52 @@ def test_code_that_looks_inside_python_raises_no_alarm(tmp_path: Path, conftest:
     assert [error.message for error in result.errors] == []
     assert result.status is VerificationStatus.PASS
     assert result.in_process
+
+
+def test_skips_of_the_suite_stay_skips(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    project.write("needs.py", "import pytest\ndef need(x):\n    if not x: pytest.skip('lacking')\n")
+    project.write(
+        "test_it.py",
+        """
+        import asyncio, functools, unittest
+        import pytest
+        from it import decorated, answer
+        from needs import need
+
+        def test_passes(): assert answer() == 1
+        def test_skip(): pytest.skip("no")
+        def test_helper(): need(answer() == 2)
+        def test_import(): pytest.importorskip("not_there")
+        def test_raised(): raise unittest.SkipTest("no")
+        def test_async(): asyncio.run(later())
+        async def later(): pytest.skip("no")
+        @unittest.skip("no")
+        def test_mark(): pass
+        @decorated
+        def test_decorated(): assert answer() == 1
+        @pytest.fixture
+        def absent(): pytest.skip("no")
+        def test_fixture(absent): pass
+        class TestIt(unittest.TestCase):
+            def test_skip(self): self.skipTest("no")
+            @unittest.skip("no")
+            def test_mark(self): pass
+            @unittest.expectedFailure
+            def test_expected(self): self.assertEqual(answer(), 2)
+        @unittest.skip("no")
+        class TestClass(unittest.TestCase):
+            def test(self): pass
+        """,
+    )
+    answer = """
+        import functools
+        def answer(): return 1
+        def decorated(function):
+            @functools.wraps(function)
+            def run(*args): return function(*args)
+            return run
+        """
+    result = project.verify(answer, output_file="it.py")
+    assert [error.message for error in result.errors] == []
+    assert (result.evidence["passed"], result.evidence["collected"]) == (3, 3)

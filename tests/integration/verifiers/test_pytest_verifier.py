@@ -289,11 +289,11 @@ def lie():
 CHEATS = {
     "atexit": ("assertion", REWRITE_JUNIT + "atexit.register(lie)\n" + WRONG),
     "when the session is thrown away": (
-        "assertion",
+        "forged",
         REWRITE_JUNIT + "import pytest\npytest.Session.__del__ = lambda self: lie()\n" + WRONG,
     ),
     "when the session ends": (
-        "early_exit",
+        "forged",
         REWRITE_JUNIT
         + """
 import _pytest.terminal

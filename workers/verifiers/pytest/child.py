@@ -22,6 +22,7 @@ import json
 import os
 import sys
 import types
+import unittest
 from collections.abc import Generator, Sequence
 from os import _exit
 from pathlib import Path
@@ -44,6 +45,7 @@ except ImportError as missing:
     sys.stderr.write(f"pytest cannot be imported by {sys.executable}: {missing}\n")
     _exit(NO_PYTEST)
 
+_SKIPS = (pytest.skip.Exception, pytest.xfail.Exception, unittest.SkipTest)
 _MESSAGE_CHARACTERS = 1_500
 _LINE_CHARACTERS = 300
 #: The lines of a test that are shown, and the number of failures that are shown with them.
@@ -85,7 +87,7 @@ class Reporter:
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         report = yield
         if isinstance(collector, pytest.Module) and report.passed:
-            tell("module", collector.obj)
+            tell("module", (collector.obj, str(collector.path)))
         return report
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -113,9 +115,11 @@ class Reporter:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         if call.when == "call" or call.excinfo is not None:
             tell("check", None)
+        raised = call.excinfo  # before pytest makes a skip of its own of it
         report = yield
         if call.excinfo is not None:
             described = self._describe(call.excinfo, report.nodeid)
+            described["by_answer"] = _is_skipped_by_answer(raised or call.excinfo)
             self._raised[report.nodeid, str(report.when)] = described
         return report
 
@@ -214,6 +218,21 @@ class Reporter:
         if not resolved.is_relative_to(self._root):
             return None
         return resolved.relative_to(self._root).as_posix()
+
+
+def _is_skipped_by_answer(excinfo: pytest.ExceptionInfo[BaseException]) -> bool:
+    """Return whether this is a skip or an expected failure that the answer raised.
+
+    The hooks decide, by the files in the traceback. unittest catches the exception that skips a
+    test, and pytest raises one of its own while that is handled.
+    """
+    found: list[bool] = []
+    error, entry = excinfo.value, excinfo.tb
+    if isinstance(error, _SKIPS):
+        tell("skip", (entry, found))
+        if isinstance(error.__context__, unittest.SkipTest):
+            tell("skip", (error.__context__.__traceback__, found))
+    return any(found)
 
 
 def _text(excinfo: pytest.ExceptionInfo[BaseException]) -> str:
@@ -335,6 +354,7 @@ def main() -> None:
     config = json.loads(sys.stdin.read())
     root = Path(config["root"])
     os.set_inheritable(config["fd"], False)
+    _add_operators()  # before the hooks learn what there is
     _install_hooks(config)
     reporter = Reporter(root, show_source=config["show_source"])
     stubs, args = config["stubs"], config["args"]
@@ -342,7 +362,6 @@ def main() -> None:
     # Like ``python -m pytest``, so that tests in a folder find the modules beside it.
     sys.path.insert(0, str(root))
     if stubs is not None:
-        _add_operators()
         sys.meta_path.insert(0, StubFinder(root, **stubs))
     emit("start")
     code = int(pytest.main(args, plugins=[reporter]))

@@ -57,7 +57,7 @@ def cross_check(
 
     ``touched`` are the answer's files, ``restored`` the protected files that it changed.
     """
-    counted = tally(run.transcript, touched)
+    counted = tally(run.transcript)
     verdict = _unfinished(run) or _by_exit_code(run, touched)
     if verdict is None or verdict.partial or run.transcript.problems:
         verdict = _contradiction(run, expected, counted) or verdict

@@ -44,6 +44,8 @@ class RaisedError(Value):
     line: int | None = None
     #: Every file of the workspace in its traceback.
     files: tuple[str, ...] = ()
+    #: Whether the answer, or code of an unknown file, skipped a test with it.
+    by_answer: bool = False
     assertion: str = ""
     message: str = ""
     #: The lines of the failing test, the failing one marked; empty if they are not shown.

@@ -101,11 +101,11 @@ class TestTally:
     skipped: frozenset[str]
 
 
-def tally(transcript: Transcript, touched: Collection[str]) -> TestTally:
+def tally(transcript: Transcript) -> TestTally:
     """Count a run's tests. A skip inside the answer is a failure: it would hide any other."""
     passed, skipped, failed = set(), set(), []
     for nodeid, reports in transcript.phases().items():
-        outcome = _outcome(reports, touched)
+        outcome = _outcome(reports)
         match outcome:
             case TestReport():
                 failed.append(_failed(nodeid, outcome))
@@ -120,24 +120,18 @@ def tally(transcript: Transcript, touched: Collection[str]) -> TestTally:
     return TestTally(passed=frozenset(passed), failed=tuple(failed), skipped=frozenset(skipped))
 
 
-def _outcome(reports: list[TestReport], touched: Collection[str]) -> TestReport | str:
+def _outcome(reports: list[TestReport]) -> TestReport | str:
     """Return the report that fails the test, or ``passed``, ``skipped``, ``unfinished``."""
     for report in reports:
         if report.outcome == "failed":
             return report
-        if report.outcome == "skipped" and _by_answer(report, touched):
+        if report.outcome == "skipped" and report.raised and report.raised.by_answer:
             return report
     if any(report.outcome == "skipped" for report in reports):
         # A test that is expected to fail and fails has passed.
         return "passed" if any(report.xfail for report in reports) else "skipped"
     complete = phases_of(reports) == ["setup", "call", "teardown"]
     return "passed" if complete else "unfinished"
-
-
-def _by_answer(report: TestReport, touched: Collection[str]) -> bool:
-    raised = report.raised
-    deliberate = raised is not None and {"Skipped", "XFailed", "SkipTest"} & set(raised.bases)
-    return bool(deliberate) and passes_through(raised, touched)
 
 
 def passes_through(raised: RaisedError | None, touched: Collection[str]) -> bool:

@@ -33,10 +33,18 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+    TracebackType,
+)
 from typing import Any
 
 #: The audit event with which the reporter sends an event: its kind and its facts.
@@ -65,21 +73,27 @@ _REACHES = {
     "cpython.PyInterpreterState_New": "another interpreter",
 }
 _WATCHED = frozenset(_REACHES) | {
-    EVENT, "compile", "code.__new__", "ctypes.dlsym", "object.__setattr__", "open",
+    EVENT, "compile", "code.__new__", "ctypes.dlsym", "exec", "object.__setattr__", "open",
     "sys.setprofile", "sys.settrace",
 }  # fmt: skip
 
-#: Modules whose functions and classes decide whether a test passes.
-_DECIDING = (
-    "_pytest._code.code", "_pytest.assertion", "_pytest.assertion.rewrite",
-    "_pytest.assertion.util", "_pytest.config", "_pytest.fixtures", "_pytest.main",
-    "_pytest.nodes", "_pytest.outcomes", "_pytest.python", "_pytest.python_api",
-    "_pytest.raises", "_pytest.reports", "_pytest.runner", "_pytest.skipping",
-    "_pytest.unittest", "pluggy._callers", "pluggy._hooks", "pluggy._manager",
-    "pluggy._result", "pytest", "unittest.case",
+#: Modules whose functions and classes decide whether a test passes, with all of pytest and pluggy.
+_DECIDING = ("contextlib", "pytest", "unittest.case")
+_DECIDING_PACKAGES = ("_pytest.", "pluggy.")
+#: Large parts of pytest that only show what was decided, or that tests rarely use.
+_NOT_DECIDING = (
+    "_pytest._io", "_pytest._py", "_pytest.cacheprovider", "_pytest.debugging",
+    "_pytest.doctest", "_pytest.helpconfig", "_pytest.junitxml", "_pytest.legacypath",
+    "_pytest.pastebin", "_pytest.pytester", "_pytest.stepwise", "_pytest.terminal",
 )  # fmt: skip
-#: What pytest replaces itself when it starts.
-_BY_PYTEST = frozenset({"_getini_unknown_type"})
+#: What Python itself adds to a class later.
+_ADDED_BY_PYTHON = frozenset({"__annotations__", "__annotations_cache__", "__annotate_func__"})
+_BUILT_IN = frozenset(vars(builtins))
+#: What pytest replaces or adds itself when it starts.
+_BY_PYTEST = frozenset({
+    "_getini_unknown_type", "_pytest_diamond_inheritance_warning_shown", "fspath", "inifile",
+    "invocation_dir", "makedir", "rootdir", "startdir",
+})  # fmt: skip
 #: Modules with whose functions tests compare, which tests may replace themselves.
 _COMPARING: tuple[ModuleType, ...] = (builtins, math, operator, itertools)
 _CODE = (FunctionType, BuiltinFunctionType, type, classmethod, staticmethod, property)
@@ -160,6 +174,8 @@ def replaced_by_tests(root: Path, answer: Iterable[str]) -> frozenset[str]:
 # Bound here, because the answer can replace the attributes of modules.
 _open, _read, _write, _close, _stat = os.open, os.read, os.write, os.close, os.stat
 _exit, _getframe, _is = os._exit, sys._getframe, operator.is_
+# As attributes of a class they could be its metaclass's.
+_mro_of, _names_of = vars(type)["__mro__"].__get__, vars(type)["__dict__"].__get__
 
 
 Origin = Callable[[str], int]
@@ -230,49 +246,68 @@ def _refuse(value: object) -> None:
 # -- the watcher -----------------------------------------------------------------------------------
 
 #: Events for the watcher alone, which are not written.
-_FOR_THE_WATCHER = frozenset({"check", "hooks", "module", "plugin", "test", "tests"})
+_FOR_THE_WATCHER = frozenset({"check", "hooks", "module", "plugin", "skip", "test", "tests"})
 #: After these, and before each report, everything is compared.
-_COMPARED = _FOR_THE_WATCHER - {"plugin"} | {"collected", "finish"}
+_COMPARED = _FOR_THE_WATCHER - {"plugin", "skip"} | {"collected", "finish"}
 
 
-#: A label, and names with the values that must not be replaced.
-Snapshot = tuple[str, Any, tuple[str, ...], tuple[Any, ...]]
+#: A label, names, those whose values must not be replaced, these values, the number of names, and
+#: the test whether a name may be there.
+Snapshot = tuple[str, Any, tuple[str, ...], tuple[Any, ...], int, Callable[[str], bool]]
 
 
-def _snapshot(label: str, names: Any, values: dict[str, Any]) -> Snapshot:
-    return label, names, tuple(values), tuple(values.values())
+def _snapshot(
+    label: str, names: Any, values: dict[str, Any], may_add: Callable[[str], bool]
+) -> Snapshot:
+    return label, names, tuple(values), tuple(values.values()), len(names), may_add
 
 
 def _replaced(snapshot: Snapshot) -> str | None:
-    """Return the name of the first value that was replaced."""
-    label, names, keys, expected = snapshot
-    if all(map(_is, map(names.get, keys), expected)):
+    """Return the first name whose value was replaced, or that was added and may not be there."""
+    label, names, keys, expected, size, may_add = snapshot
+    if len(names) == size and all(map(_is, map(names.get, keys), expected)):
         return None
     pairs = zip(keys, expected, strict=True)
-    changed = (key for key, value in pairs if names.get(key) is not value)
-    return f"{label}.{next(changed, '')}"
+    changed = [key for key, value in pairs if names.get(key) is not value]
+    changed += [name for name in tuple(names) if not may_add(name)]
+    return f"{label}.{changed[0]}" if changed else None
+
+
+def _anything(_: str) -> bool:
+    return True
+
+
+def _hides_nothing(names: Iterable[str], hidden: frozenset[str]) -> Callable[[str], bool]:
+    """Return a function that says whether a name of a module hides no built-in function."""
+    hiding = _BUILT_IN.difference(names, hidden)
+    return lambda name: type(name) is str and name not in hiding
 
 
 def _snapshots_of(module: ModuleType, label: str, *, hidden: frozenset[str]) -> list[Snapshot]:
-    """Return snapshots of a module's own functions and classes, and of those classes' methods."""
+    """Return snapshots of a module's own functions and classes, and of those classes' names."""
     names = vars(module)
     code = {k: v for k, v in names.items() if isinstance(v, _CODE) and k not in hidden}
-    found = [_snapshot(label, names, code)]
+    found = [_snapshot(label, names, code, _hides_nothing(names, hidden))]
     for name, value in code.items():
         if isinstance(value, type) and value.__module__ == module.__name__:
-            methods = {k: v for k, v in vars(value).items() if isinstance(v, _CODE)}
-            methods = {k: v for k, v in methods.items() if k not in hidden}
-            found.append(_snapshot(f"{label}.{name}", vars(value), methods))
+            kept = {
+                k: v
+                for k, v in vars(value).items()
+                if k not in hidden and (isinstance(v, _CODE) or k.startswith("__"))
+            }
+            may_have = (hidden | _ADDED_BY_PYTHON).union(vars(value)).__contains__
+            found.append(_snapshot(f"{label}.{name}", vars(value), kept, may_have))
     return found
 
 
 def _machinery(replaced: frozenset[str], child: ModuleType) -> list[Snapshot]:
     found = _snapshots_of(child, "mulligan", hidden=frozenset())
-    for name in _DECIDING:
-        if name in sys.modules:
+    for name, module in sys.modules.copy().items():
+        deciding = name.startswith(_DECIDING_PACKAGES) and not name.startswith(_NOT_DECIDING)
+        if deciding or name in _DECIDING:
             # Suites may replace parts of pytest on purpose, in their conftest.
             label = name.rpartition(".")[2]
-            found += _snapshots_of(sys.modules[name], label, hidden=replaced | _BY_PYTEST)
+            found += _snapshots_of(module, label, hidden=replaced | _BY_PYTEST)
     for module in _COMPARING:
         found += _snapshots_of(module, module.__name__, hidden=replaced)[:1]
     return found
@@ -294,7 +329,7 @@ def _of_test_module(module: ModuleType, hidden: frozenset[str]) -> list[Snapshot
         for key, value in names.items()
         if key not in hidden and not key.startswith(("__", "@")) and is_own(value)
     }
-    found = [_snapshot(label, names, kept)]
+    found = [_snapshot(label, names, kept, _hides_nothing(names, hidden))]
     for name, value in kept.items():
         if isinstance(value, type):
             functions = {
@@ -302,7 +337,7 @@ def _of_test_module(module: ModuleType, hidden: frozenset[str]) -> list[Snapshot
                 for k, v in vars(value).items()
                 if isinstance(v, FunctionType | classmethod | staticmethod) and k not in hidden
             }
-            found.append(_snapshot(f"{label}.{name}", vars(value), functions))
+            found.append(_snapshot(f"{label}.{name}", vars(value), functions, _anything))
     return found
 
 
@@ -368,13 +403,20 @@ def _find_callers(origin: Origin) -> Callable[[FrameType | None], tuple[int | No
     return callers
 
 
-def _compare_tests(tell: Tell) -> Callable[[str, Any], None]:
+def _compare_tests(origin: Origin, tell: Tell) -> Callable[[str, Any], None]:
     tests: dict[str, tuple[Any, ...]] = {}
+
+    def is_of_answer(parts: Sequence[Any]) -> bool:
+        """Return whether a test is a function of the answer, which wraps no function of others."""
+        whose = [origin(part.co_filename) for part in parts if type(part) is CodeType]
+        return bool(whose) and all(each == ANSWER for each in whose)
 
     def compare(kind: str, facts: Any) -> None:
         """Learn what all tests consist of, or compare one that is about to run."""
         if kind == "tests":
             tests.update({nodeid: _parts_of_test(*parts) for nodeid, *parts in facts})
+            for nodeid in (nodeid for nodeid, parts in tests.items() if is_of_answer(parts)):
+                tell(f"the code exchanged {nodeid}")
             return
         nodeid, *parts = facts
         known, now = tests.get(nodeid, ()), _parts_of_test(*parts)
@@ -382,6 +424,58 @@ def _compare_tests(tell: Tell) -> Callable[[str, Any], None]:
             tell(f"the code exchanged {nodeid}")
 
     return compare
+
+
+def _compare_modules(
+    origin: Origin, tell: Tell
+) -> tuple[Callable[[CodeType, FrameType], None], Callable[[ModuleType, str], None]]:
+    executed: dict[str, list[Any]] = {}
+
+    def learn(code: CodeType, frame: FrameType) -> None:
+        """Remember a module of the suite that is about to be executed, unless by the answer."""
+        below: FrameType | None = frame
+        if origin(code.co_filename) != SUITE or code.co_name != "<module>":
+            return
+        loads = "exec_module"
+        loader = frame if frame.f_code.co_name == loads else frame.f_back
+        while below is not None:
+            if origin(below.f_code.co_filename) in (ANSWER, UNKNOWN):
+                return
+            below = below.f_back
+        if loader is not None and loader.f_code.co_name == loads:
+            executed.setdefault(code.co_filename, []).append(loader.f_locals.get("module"))
+
+    def compare(module: ModuleType, path: str) -> None:
+        """Report a module of tests that is not the one that was executed."""
+        known = executed.get(path, [])
+        if known and not any(each is module for each in known):
+            tell(f"the code replaced the module of {path.rpartition('/')[2]}")
+
+    return learn, compare
+
+
+def _find_skips(origin: Origin) -> Callable[[Any], bool]:
+    def is_by_answer(entry: Any) -> bool:
+        """Return whether the answer skipped a test: it, or code of an unknown file, is on the way,
+        or a function of the suite that says nothing about skipping called what skips."""
+        caller: CodeType | None = None
+        while type(entry) is TracebackType:
+            code = entry.tb_frame.f_code
+            whose = origin(code.co_filename)
+            if whose in (ANSWER, UNKNOWN):
+                return True
+            if whose in (SUITE, LIBRARY):
+                caller = code if whose == SUITE else None
+            entry = entry.tb_next
+        return caller is not None and not _mentions_skipping(caller)
+
+    return is_by_answer
+
+
+def _mentions_skipping(code: CodeType) -> bool:
+    texts = [text for text in code.co_consts if type(text) is str]
+    names = (*code.co_names, *code.co_varnames, *code.co_freevars, *texts)
+    return any(word in name.lower() for name in names for word in ("skip", "xfail"))
 
 
 def _compare_machinery(
@@ -392,11 +486,13 @@ def _compare_machinery(
 
     def is_answers(function: Any) -> bool:
         """Return whether a function is the answer's, or its file is unknown."""
-        if type(function) is MethodType:
-            function = function.__func__
-        if type(function) is not FunctionType:
-            return False
-        return origin(function.__code__.co_filename) in (ANSWER, UNKNOWN)
+        while type(function) in (MethodType, partial):
+            function = function.__func__ if type(function) is MethodType else function.func
+        functions = [function]
+        if type(function) is not FunctionType:  # an object that can be called
+            functions = [f for kind in _mro_of(type(function)) for f in _names_of(kind).values()]
+        codes = [each.__code__ for each in functions if type(each) is FunctionType]
+        return any(origin(code.co_filename) in (ANSWER, UNKNOWN) for code in codes)
 
     def compare(kind: str, facts: Any) -> None:
         """Compare everything that is known, then learn a module or the hooks of pytest."""
@@ -409,7 +505,7 @@ def _compare_machinery(
                 if is_answers(each.function):
                     tell(f"the code registered a plug-in with {hook.name}")
         if kind == "module":
-            snapshots.extend(_of_test_module(facts, replaced))
+            snapshots.extend(_of_test_module(facts[0], replaced))
         elif kind == "hooks":
             hooks.extend(facts)
 
@@ -461,7 +557,9 @@ def install_watcher(
     replaced: frozenset[str],
 ) -> None:
     """Install the hook that compares with snapshots and looks at who calls what."""
-    compare_tests = _compare_tests(tell)
+    compare_tests = _compare_tests(origin, tell)
+    learn_module, compare_module = _compare_modules(origin, tell)
+    is_by_answer = _find_skips(origin)
     compare_machinery = _compare_machinery(origin, tell, _machinery(replaced, child), replaced)
     callers, look_at_code = _find_callers(origin), _look_at_code(origin, tell)
     proc, teller, plugin_teller = _status("/proc/self"), tell.__code__, child.tell.__code__
@@ -475,8 +573,13 @@ def install_watcher(
             registered = frame.f_code is plugin_teller and type(kind) is str and kind == "plugin"
             tell(f"the code {'registered a plug-in' if registered else 'sent an event of its own'}")
             return
+        if kind == "module":
+            compare_module(*args[1])
         if kind in _COMPARED:
             compare_machinery(*args)
+        if kind == "skip":
+            entry, found = args[1]
+            found.append(is_by_answer(entry))
         if kind in ("test", "tests"):
             compare_tests(*args)
 
@@ -486,6 +589,9 @@ def install_watcher(
         frame = _getframe(1)
         if event == EVENT:
             receive(frame, args)
+            return
+        if event == "exec":
+            learn_module(args[0], frame)
             return
         acting = callers(frame)
         if event in _REACHES:
@@ -527,9 +633,8 @@ def install(
 
     ``answer`` are the files of the answer, and ``bottom`` is the code of the main module.
     """
-    for name in _DECIDING:
-        with contextlib.suppress(ImportError):  # not every pytest has all of them
-            importlib.import_module(name)
+    for name in sys.modules["_pytest.config"].default_plugins:
+        importlib.import_module(f"_pytest.{name}")  # as pytest will, before they are compared
     _hide_memory()
     origin = find_origins(root, answer, str(child.__file__), sys.modules["pytest"].__file__ or "")
     senders = (child.emit.__code__, child.tell.__code__)
