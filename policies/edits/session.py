@@ -10,7 +10,7 @@ edit is not measured: it goes from baseline to ready.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from mulligan.policies.edits.edit import (
 )
 from mulligan.policies.edits.suite import Suite, SuiteRuns, SuiteScores
 from mulligan.policies.jobs.job import joined_surrogates
+from mulligan.policies.one_hunk import one_hunk
 from mulligan.policies.value import Value
 
 #: The maximum length of a diff kept for reviewers, in characters.
@@ -254,23 +255,8 @@ def _lines_of(path: str, before: bytes | None, after: bytes | None, *, matched: 
         return f"--- {old}\n+++ {new}\nToo large to show: {len(texts[0])} → {len(texts[1])}\n"
     # Only "\n" ends a line: a form feed, say, is part of one.
     lines = [[f"{line}\n" for line in t.split("\n")[:-1]] + _rest(t) for t in texts]
-    diff = (difflib.unified_diff if matched else _one_hunk)(lines[0], lines[1], old, new)
+    diff = (difflib.unified_diff if matched else one_hunk)(lines[0], lines[1], old, new)
     return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in diff)
-
-
-def _one_hunk(before: list[str], after: list[str], old: str, new: str) -> Iterator[str]:
-    """Yield a unified diff without context whose only hunk has every line that may differ."""
-    shortest = min(len(before), len(after))
-    head = next((n for n in range(shortest) if before[n] != after[n]), shortest)
-    shortest -= head
-    tail = next((n for n in range(shortest) if before[-1 - n] != after[-1 - n]), shortest)
-    removed, added = (lines[head : len(lines) - tail] for lines in (before, after))
-    starts = [head + 1 if lines else head for lines in (removed, added)]
-    yield f"--- {old}\n"
-    yield f"+++ {new}\n"
-    yield f"@@ -{starts[0]},{len(removed)} +{starts[1]},{len(added)} @@\n"
-    yield from (f"-{line}" for line in removed)
-    yield from (f"+{line}" for line in added)
 
 
 def _rest(text: str) -> list[str]:

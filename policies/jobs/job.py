@@ -130,6 +130,11 @@ class Budget(Value):
         return None
 
 
+#: In bytes, as Linux has them.
+_LONGEST_PATH = 4096
+_LONGEST_PATH_PART = 255
+
+
 class Workspace(Value):
     """The directory for checking an answer. Submitting turns ``path`` into a ``snapshot``."""
 
@@ -150,6 +155,9 @@ class Workspace(Value):
             raise ValueError("a workspace needs a path")
         if self.output_file is not None and escapes(self.output_file):
             raise FieldError("output_file", f"{self.output_file!r} is not inside the workspace")
+        for field, path in (("path", self.path), ("output_file", self.output_file)):
+            if path is not None and _too_long(path):
+                raise FieldError(field, f"no file system has such a long path: {path[:50]}…")
         return self
 
 
@@ -157,6 +165,11 @@ def escapes(path: str) -> bool:
     """Whether a relative path leaves its root, by its text alone."""
     parts = path.replace("\\", "/").split("/")
     return path.startswith(("/", "\\")) or ".." in parts or path in ("", ".") or "\0" in path
+
+
+def _too_long(path: str) -> bool:
+    data = path.encode()
+    return len(data) > _LONGEST_PATH or max(map(len, data.split(b"/"))) > _LONGEST_PATH_PART
 
 
 class DelayedVerification(Value):
@@ -293,7 +306,10 @@ class Job(Value):
     @property
     def task_text(self) -> str:
         """The user's last message, which a corrected prompt starts from."""
-        return self.prompt if self.prompt is not None else self.messages[-1].content
+        if self.prompt is not None:
+            return self.prompt
+        # Without messages it is the rest of a malformed job, of which all problems are wanted.
+        return self.messages[-1].content if self.messages else ""
 
     @property
     def prompt_size(self) -> int:

@@ -30,6 +30,13 @@ MAX_RESTARTS = 4
 MAX_SPANS = 100
 
 
+#: What a defect of json_repair that an answer reaches may raise. Not Exception: that is also how
+#: Celery's soft time limit ends a task.
+_DEFECTS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError,
+    TypeError, ValueError,
+)  # fmt: skip
+
 #: Repairs the syntax of a JSON text; returns None if that is impossible or takes too long.
 RepairSyntax = Callable[[str], str | None]
 
@@ -38,7 +45,7 @@ def repair_syntax(text: str) -> str | None:
     """Return valid JSON with the same meaning, or None. It may take minutes: see RepairSyntax."""
     try:
         return json_repair.repair_json(text, skip_json_loads=True)
-    except (ValueError, RecursionError):
+    except _DEFECTS:
         return None
 
 

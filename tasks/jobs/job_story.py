@@ -20,12 +20,16 @@ from mulligan.policies.figures.format import UNKNOWN, score, words
 from mulligan.policies.figures.waiting_words import waiting_words
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.policies.jobs.job import Decoding
+from mulligan.policies.one_hunk import one_hunk
 from mulligan.policies.repair.retry import ChangeStrategy, Decision, Escalate, Retry
 from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 
 #: Maximum errors listed for one verifier.
 _ERRORS = 10
+#: Lines of two prompts that are matched, which takes a few hundredths of a second at worst. A page
+#: may compare the prompts of a hundred attempts.
+_MOST_MATCHED = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,8 +238,11 @@ def prompt_of(view: JobView, attempt: AttemptView) -> str:
 
 
 def diff_lines(before: str, after: str, *, names: tuple[str, str]) -> Iterator[str]:
-    """Yield the unified diff of two prompts."""
-    return difflib.unified_diff(before.splitlines(), after.splitlines(), *names, lineterm="", n=2)
+    """Yield the unified diff of two prompts. Long ones are not matched line by line."""
+    lines = before.splitlines(), after.splitlines()
+    if sum(map(len, lines)) > _MOST_MATCHED:
+        return one_hunk(*lines, *names, lineterm="")
+    return difflib.unified_diff(*lines, *names, lineterm="", n=2)
 
 
 # -- short texts for tables ------------------------------------------------------------------------

@@ -251,6 +251,13 @@ def accept_message(
         )
         log.warning("The submission %.200r is refused: %.500r", message, str(error))
         raise
+    except StoreUnavailable:
+        raise
+    except Exception as error:
+        # The message is acknowledged. Without a record, nobody would learn of a defect in here.
+        problem = Problem(f"internal error: {type(error).__name__}; the worker's log has more")
+        services.ledger.refused_submissions.note([problem], id=message, origin="celery", raw=raw)
+        raise
 
 
 def _register(app: Celery, process: WorkerProcess, errors: StoreErrors) -> None:

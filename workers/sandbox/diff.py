@@ -8,12 +8,13 @@ from pathlib import Path
 
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.sandbox.file_tree import (
+    Parents,
     TreeNode,
-    confined,
     decode_tree,
     encode_tree,
     read_tree,
     remove,
+    require_small,
     write_tree,
 )
 
@@ -64,6 +65,8 @@ def read_diff(data: bytes) -> TreeDiff:
         manifest = json.loads(entry.content) if entry else {}
         if manifest["format"] != _FORMAT:
             raise BadInput.at("diff", f"unknown format {manifest['format']!r}")
+        for count, name in enumerate(manifest["deleted"], start=1):
+            require_small(str(name), count)
         return TreeDiff(
             changed=tree,
             deleted=tuple(str(name) for name in manifest["deleted"]),
@@ -76,8 +79,9 @@ def read_diff(data: bytes) -> TreeDiff:
 def apply_diff(directory: Path, data: bytes) -> TreeDiff:
     """Apply a diff to a directory that holds its snapshot, and return it."""
     diff = read_diff(data)
+    parents = Parents(directory)
     for name in sorted(diff.deleted, reverse=True):
-        path = confined(directory, name)
+        path = parents.confine(name)
         # In reverse order a directory's deleted contents come first: what is left in it stays.
         if not path.is_dir() or path.is_symlink() or not any(path.iterdir()):
             remove(path)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import io
 import os
+import posixpath
 import shutil
 import stat
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -25,6 +26,10 @@ EXCLUDED = frozenset(
     {".git", ".hg", ".svn", ".venv", ".tox", ".nox", "__pycache__", ".mulligan", ".mypy_cache",
      ".pytest_cache", ".ruff_cache", ".hypothesis", ".DS_Store"}
 )  # fmt: skip
+
+#: A deeper path costs more at every call that uses it.
+MAX_DEPTH = 100
+MAX_ENTRIES = 50_000
 
 Kind = Literal["file", "directory", "link"]
 
@@ -51,45 +56,75 @@ def read_tree(
 ) -> dict[str, TreeNode]:
     """Return all entries under root except EXCLUDED ones.
 
-    A device, a link that leaves the root or an unreadable file adds a message to ``refused`` or,
-    without that list, raises TreeRefused. More than max_bytes of content raises BadInput.
+    A device, a link that leaves the root, or an unreadable file or directory adds a message to
+    ``refused`` or, without that list, raises TreeRefused. So do too many entries or levels, with
+    and without the list. More than max_bytes of content raises BadInput.
     """
+
+    def refuse(error: TreeRefused) -> None:
+        if refused is None:
+            raise error
+        refused.append(str(error))
+
     tree: dict[str, TreeNode] = {}
-    total = 0
-    for path in _walk(root):
-        name = path.relative_to(root).as_posix()
+    left = max_bytes
+    for name in _walk(root, refuse):
         try:
-            node = _read_node(path, name)
-        except TreeRefused as error:
-            if refused is None:
-                raise
-            refused.append(str(error))
-            continue
-        total += len(node.content)
-        if max_bytes is not None and total > max_bytes:
+            node = _read_node(root / name, name, left)
+        except _TooLarge:
             message = (
-                f"{root} has more than the {max_bytes} bytes of files that are allowed; leave out"
-                " what the job does not need"
+                f"more than the {max_bytes} bytes of files that are allowed; leave out what the job"
+                " does not need"
             )
-            raise BadInput.at("workspace", message, "too_long")
+            raise BadInput.at("workspace", message, "too_long") from None
+        except TreeRefused as error:
+            refuse(error)
+            continue
+        if left is not None:
+            left -= len(node.content)
         tree[name] = node
     return tree
 
 
-def _walk(directory: Path) -> Iterator[Path]:
-    try:
-        entries = sorted(directory.iterdir())
-    except OSError as error:
-        raise TreeRefused(f"workspace: {directory} cannot be read: {error.strerror}") from error
-    for entry in entries:
-        if entry.name in EXCLUDED:
-            continue
-        yield entry
-        if entry.is_dir() and not entry.is_symlink():
-            yield from _walk(entry)
+def _walk(root: Path, refuse: Callable[[TreeRefused], None]) -> Iterator[str]:
+    """Yield the path of every entry, a directory before its entries."""
+    pending, count = [""], 0
+    while pending:
+        directory = pending.pop()
+        below: list[str] = []
+        try:
+            with os.scandir(root / directory) as entries:
+                for entry in entries:
+                    if entry.name in EXCLUDED:
+                        continue
+                    name = posixpath.join(directory, entry.name)
+                    count += 1
+                    require_small(name, count)
+                    below.append(name)
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(name)
+        except OSError as error:
+            message = f"workspace: {directory or 'it'} cannot be read: {error.strerror}"
+            if not directory:
+                raise TreeRefused(message) from error
+            refuse(TreeRefused(message))
+        yield from sorted(below)
 
 
-def _read_node(path: Path, name: str) -> TreeNode:
+def require_small(name: str, count: int) -> None:
+    """Refuse a path with too many levels, and the entry that is one too many."""
+    if name.count("/") >= MAX_DEPTH:
+        start = "/".join(name.split("/")[:3])
+        raise TreeRefused(f"workspace: {start}/… is more than {MAX_DEPTH} levels deep")
+    if count > MAX_ENTRIES:
+        raise TreeRefused(f"workspace: more than {MAX_ENTRIES} files, directories and links")
+
+
+class _TooLarge(Exception):
+    """A file with more bytes than may be read."""
+
+
+def _read_node(path: Path, name: str, most: int | None) -> TreeNode:
     try:
         status = path.lstat()
         mode = stat.S_IMODE(status.st_mode) & 0o777
@@ -100,10 +135,23 @@ def _read_node(path: Path, name: str) -> TreeNode:
         if stat.S_ISDIR(status.st_mode):
             return TreeNode("directory", mode)
         if stat.S_ISREG(status.st_mode):
-            return TreeNode("file", mode, path.read_bytes())
+            return TreeNode("file", mode, _read_file(path, status.st_size, most))
     except OSError as error:
         raise TreeRefused(f"workspace: {name} cannot be read: {error.strerror}") from error
     raise TreeRefused(f"workspace: {name} is neither a file, a directory nor a link")
+
+
+def _read_file(path: Path, size: int, most: int | None) -> bytes:
+    """Read a file; raise _TooLarge before reading, because a sparse file can have any size."""
+    if most is None:
+        return path.read_bytes()
+    if size > most:
+        raise _TooLarge
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise _TooLarge
+    return content
 
 
 def _require_inside(name: str, target: str) -> None:
@@ -148,7 +196,11 @@ def decode_tree(data: bytes, *, max_bytes: int = 1 << 30) -> dict[str, TreeNode]
         if inflater.unconsumed_tail or not inflater.eof:
             raise BadInput.at("archive", f"larger than {max_bytes} bytes, or cut off")
         with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as archive:
-            return {member.name: _decode_node(archive, member) for member in archive}
+            tree = {}
+            for count, member in enumerate(archive, start=1):
+                require_small(member.name, count)
+                tree[member.name] = _decode_node(archive, member)
+            return tree
     except (zlib.error, tarfile.TarError) as error:
         raise BadInput.at("archive", f"damaged: {error}") from error
 
@@ -156,13 +208,17 @@ def decode_tree(data: bytes, *, max_bytes: int = 1 << 30) -> dict[str, TreeNode]
 def _decode_node(archive: tarfile.TarFile, member: tarfile.TarInfo) -> TreeNode:
     if escapes(member.name):
         raise TreeRefused(f"archive: {member.name!r} leaves its root")
+    if posixpath.normpath(member.name) != member.name:
+        raise TreeRefused(f"archive: {member.name!r} is not a plain path")
     mode = member.mode & 0o777
     if member.isdir():
         return TreeNode("directory", mode)
     if member.issym():
         _require_inside(member.name, member.linkname)
         return TreeNode("link", 0o777, os.fsencode(member.linkname))
-    if member.isreg() and (content := archive.extractfile(member)) is not None:
+    # A sparse entry says itself how large it becomes.
+    content = archive.extractfile(member) if member.isreg() and not member.issparse() else None
+    if content is not None:
         return TreeNode("file", mode, content.read())
     raise TreeRefused(f"archive: {member.name!r} is neither a file, a directory nor a link")
 
@@ -173,18 +229,34 @@ def write_tree(tree: Tree, root: Path) -> None:
     Links are written last, so that no file is written through one, and directory modes after
     that, so that a read-only directory can still be filled.
     """
+    _require_directories(tree)
     order = {"directory": 0, "file": 1, "link": 2}
     entries = sorted(tree.items(), key=lambda item: (order[item[1].kind], item[0]))
+    parents = Parents(root)
     for name, node in entries:
-        _write_node(confined(root, name), node)
+        path = parents.confine(name)
+        if path.is_symlink() or (path.exists() and (path.is_dir() != (node.kind == "directory"))):
+            remove(path)
+            parents.forget()
+        _write_node(path, node)
     for name, node in reversed(entries):
         if node.kind == "directory":
             (root / name).chmod(node.mode)
 
 
+def _require_directories(tree: Tree) -> None:
+    """Refuse an entry below a file or a link of the same tree."""
+    seen: set[str] = set()
+    for name in tree:
+        parent = posixpath.dirname(name)
+        while parent and parent not in seen:
+            seen.add(parent)
+            if parent in tree and tree[parent].kind != "directory":
+                raise TreeRefused(f"{name!r} goes through the {tree[parent].kind} {parent}")
+            parent = posixpath.dirname(parent)
+
+
 def _write_node(path: Path, node: TreeNode) -> None:
-    if path.is_symlink() or (path.exists() and (path.is_dir() != (node.kind == "directory"))):
-        remove(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     match node.kind:
         case "directory":
@@ -207,13 +279,31 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def confined(root: Path, name: str) -> Path:
-    """Return an entry's path; raise TreeRefused unless its parents are directories in root."""
-    if escapes(name):
-        raise TreeRefused(f"{name!r} leaves the workspace")
-    path = root
-    for part in PurePosixPath(name).parts[:-1]:
-        path = path / part
-        if path.is_symlink():
-            raise TreeRefused(f"{name!r} goes through the link {path.relative_to(root)}")
-    return root / name
+class Parents:
+    """The directories of a root, each of which is checked once: checking all parents of every
+    entry of a deep tree takes minutes."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._checked: set[str] = set()
+
+    def confine(self, name: str) -> Path:
+        """Return an entry's path; raise TreeRefused unless its parents are directories in root."""
+        if escapes(name):
+            raise TreeRefused(f"{name!r} leaves the workspace")
+        unchecked, parent = [], posixpath.dirname(name)
+        while parent and parent not in self._checked:
+            unchecked.append(parent)
+            parent = posixpath.dirname(parent)
+        for each in reversed(unchecked):
+            path = self._root / each
+            if path.is_symlink():
+                raise TreeRefused(f"{name!r} goes through the link {each}")
+            if path.is_file():
+                raise TreeRefused(f"{name!r} goes through the file {each}")
+            self._checked.add(each)
+        return self._root / name
+
+    def forget(self) -> None:
+        """Check again, because something was removed and a link may take its place."""
+        self._checked.clear()

@@ -99,18 +99,28 @@ def output_path(directory: Path, workspace: Workspace) -> Path | None:
     name = workspace.output_file
     if name is None:
         return None
-    root = directory.resolve()
+    try:
+        target, problem = _find_output(directory.resolve(), name)
+    except OSError as error:
+        problem = f"{name} cannot be a file: {error.strerror}"
+    except RuntimeError:  # what pathlib raises before Python 3.13
+        problem = f"{name} goes through links that lead to themselves"
+    if problem:
+        raise BadInput.at("workspace.output_file", problem)
+    return target
+
+
+def _find_output(root: Path, name: str) -> tuple[Path, str]:
+    """Return the path of a file in root, and why it cannot be one."""
     target = (root / name).resolve()
     if not target.is_relative_to(root) or target == root:
-        raise BadInput.at("workspace.output_file", f"{name} leaves the workspace")
+        return target, f"{name} leaves the workspace"
     if target.is_dir():
-        raise BadInput.at("workspace.output_file", f"{name} is a directory; name a file in it")
+        return target, f"{name} is a directory; name a file in it"
     for above in target.relative_to(root).parents:
         if (root / above).exists() and not (root / above).is_dir():
-            raise BadInput.at(
-                "workspace.output_file", f"{name}: {above} is a file, not a directory"
-            )
-    return target
+            return target, f"{name}: {above} is a file, not a directory"
+    return target, ""
 
 
 def place_answer(directory: Path, workspace: Workspace, text: str) -> tuple[Coercion, ...]:

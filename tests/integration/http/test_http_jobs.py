@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +53,30 @@ def test_one_job_has_a_location(client: TestClient) -> None:
     (row,) = answer.json()["jobs"]
     assert (answer.status_code, row["status"]) == (202, "accepted")
     assert client.get(answer.headers["location"]).json()["id"] == row["id"]
+
+
+@pytest.mark.parametrize("reformulated", [{}, {"prompt": "in other words"}])
+def test_no_messages_are_no_prompt(client: TestClient, reformulated: dict[str, Any]) -> None:
+    delayed = {"mode": "reformulate", **reformulated}
+    body = {**scripted(GOOD), "messages": [], "delayed_verification": delayed}
+    del body["prompt"]
+    answer = client.post("/api/jobs", json=body)
+    assert answer.status_code == 422
+    assert "give either a prompt or messages" in answer.text
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "é" * 200, "a/" * 2048 + "b", "loop/x", "fits/" * 99])
+def test_a_file_that_cannot_be_is_a_problem(client: TestClient, name: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    workspace = {"path": str(tmp_path), "output_file": name}
+    answer = client.post("/api/jobs", json={**scripted(GOOD), "workspace": workspace})
+    if name.startswith("fits"):
+        assert answer.status_code == 202
+    else:
+        assert (answer.status_code, "workspace.output_file" in answer.text) == (422, True)
+    elsewhere = {"path": f"/{name}", "output_file": "x"}
+    answer = client.post("/api/jobs", json={**scripted(GOOD), "workspace": elsewhere})
+    assert (answer.status_code, "workspace.path" in answer.text) == (422, True)
 
 
 @pytest.mark.parametrize("wrap", [lambda jobs: jobs, lambda jobs: {"jobs": jobs}])

@@ -16,7 +16,8 @@ from mulligan.console.cli.doctor_checks import check_submissions
 from mulligan.console.cli.main import create_cli
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.reports.overview import overview
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.errors import BadInput, StoreUnavailable
+from mulligan.workers.celery import factory
 from mulligan.workers.celery.broker.stranded import StrandedMessages, stranded_messages
 from mulligan.workers.celery.factory import accept_message
 from mulligan.workers.ledger import keys
@@ -75,6 +76,33 @@ def test_a_message_with_positional_arguments_is_refused_with_the_reason(
     assert found["problems"] == [
         "a job's fields are keyword arguments: send kwargs={…}, without args"
     ]
+
+
+def test_a_message_that_reaches_a_defect_is_on_record(
+    context: ConsoleContext, api: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError(SECRET)
+
+    monkeypatch.setattr(factory, "read_jobs", fail)
+    with pytest.raises(ZeroDivisionError):
+        accept_message(context.services, "message-3", (), BAD)
+    (found,) = listed(api)
+    assert (found["id"], found["task_type"]) == ("message-3", "letters")
+    assert found["problems"] == ["internal error: ZeroDivisionError; the worker's log has more"]
+
+
+def test_a_message_that_cannot_be_stored_now_is_not_refused(
+    context: ConsoleContext, api: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(factory, "submit_jobs", fail)
+    job = {"task_type": "a", "prompt": "x", "runner": "small", "verifiers": ["json.object"]}
+    with pytest.raises(StoreUnavailable):
+        accept_message(context.services, "message-4", (), job)
+    assert listed(api) == []
 
 
 def test_a_refused_request_is_on_record_for_its_tenant(

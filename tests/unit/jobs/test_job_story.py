@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,13 @@ from mulligan.policies.failures.failure import Finding, VerificationResult, Veri
 from mulligan.policies.failures.memory import RetryMemory
 from mulligan.policies.jobs.job import AttemptPlan, Decoding
 from mulligan.policies.repair.verdict import Verdict, judge
-from mulligan.tasks.jobs.job_story import failed_with, repaired_by, score_path, tell_story
+from mulligan.tasks.jobs.job_story import (
+    diff_lines,
+    failed_with,
+    repaired_by,
+    score_path,
+    tell_story,
+)
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 
 SECRET = "Alice's own words"
@@ -90,6 +97,17 @@ def test_each_attempt_shows_prompt_answer_errors_changes_and_decision(view: JobV
     assert second.decoding == "constrained"
     assert "+age must be an integer." in list(second.prompt_diff())
     assert (second.success, second.failure, second.decision) == (True, "", "")
+
+
+def test_long_prompts_are_compared_in_one_hunk() -> None:
+    """Matching their lines would take a minute."""
+    before, after = ([f"{n * step % 9_973}" for n in range(60_000)] for step in (7, 11))
+    started = time.monotonic()
+    lines = list(diff_lines("\n".join(before), "\n".join(after), names=("a", "b")))
+    assert time.monotonic() - started < 20
+    assert lines[:4] == ["--- a", "+++ b", "@@ -2,59999 +2,59999 @@", "-7"]
+    assert len(lines) == 3 + 2 * 59_999
+    assert list(diff_lines("x\n" * 9999, "x\n" * 9999, names=("a", "b"))) == []
 
 
 def test_a_running_attempt_has_a_state_and_no_score(view: JobView) -> None:

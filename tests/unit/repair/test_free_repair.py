@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mulligan.policies.nesting import MAX_DEPTH
-from mulligan.policies.repair.free_repair import extract_json, strip_code_fence
+from mulligan.policies.repair.free_repair import extract_json, repair_syntax, strip_code_fence
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -255,3 +255,9 @@ def test_markdown_keeps_its_own_fences(text: str, file: str, coercions: tuple[st
 def test_text_without_a_fence_is_unchanged(text: str) -> None:
     plain = text.replace("`", "").replace("~", "")
     assert strip_code_fence(plain) == (plain, ())
+
+
+def test_a_text_that_json_repair_fails_on_is_not_repaired() -> None:
+    text = '{"```json(```/*”'
+    found = extract_json(text, truncated=False, repair=repair_syntax)
+    assert (found.text, found.coercions) == (text, ())
