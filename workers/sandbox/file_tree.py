@@ -6,6 +6,7 @@ symbolic link.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -100,10 +101,25 @@ def _read_node(path: Path, name: str) -> TreeNode:
         if stat.S_ISDIR(status.st_mode):
             return TreeNode("directory", mode)
         if stat.S_ISREG(status.st_mode):
-            return TreeNode("file", mode, path.read_bytes())
+            return TreeNode("file", mode, read_file(path))
     except OSError as error:
         raise TreeRefused(f"workspace: {name} cannot be read: {error.strerror}") from error
     raise TreeRefused(f"workspace: {name} is neither a file, a directory nor a link")
+
+
+def read_file(path: Path, *, max_bytes: int | None = None) -> bytes:
+    """Return the content of a file that a program may have exchanged for something else.
+
+    Raise OSError if it is no regular file or too large. Opening a pipe must not wait for a writer.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - pathlib cannot refuse a link
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if max_bytes is not None and status.st_size > max_bytes:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return file.read(status.st_size)
 
 
 def _require_inside(name: str, target: str) -> None:
