@@ -168,6 +168,7 @@ def test_a_program_has_no_powers(confinement: Confinement) -> None:
         print("ESCAPED: new privileges are possible")
     attempt("unshare", lambda: system_call(272, 0x10000000))
     attempt("clone", lambda: system_call(56, 0x10000000 | 17, 0, 0, 0, 0))
+    attempt("a thread with files of its own", lambda: system_call(56, 0x10900, 0, 0, 0, 0))
     attempt("mount", lambda: system_call(165, b"none", b"/", b"", 32 | 4096, None))
     attempt("remount", lambda: subprocess.run(["mount", "-o", "remount,rw", "/"], check=True,
         capture_output=True))
@@ -664,6 +665,14 @@ HIDDEN_FILES = {
             os.unlink(f"file{index}")
             kept[-1].write(b"x" * 3_000_000)
             kept[-1].flush()
+        """,
+    "of a process that cannot be read": """
+        libc.prctl(4, 0, 0, 0, 0)
+        kept = [open(f"file{index}", "wb") for index in range(30)]
+        for index, file in enumerate(kept):
+            os.unlink(f"file{index}")
+            file.write(b"x" * 3_000_000)
+            file.flush()
         """,
     "too deep to be named": """
         for _ in range(30):
