@@ -26,8 +26,9 @@ import pytest
 from support.waiting import wait_for
 
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
+from mulligan.workers.sandbox import isolation, subprocesses, surroundings
 from mulligan.workers.sandbox.confinement import Confinement
-from mulligan.workers.sandbox.isolation import NotConfined
+from mulligan.workers.sandbox.isolation import Isolation, NotConfined
 from mulligan.workers.sandbox.launcher.confine import landlock_version
 from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.private import private_directory
@@ -167,6 +168,7 @@ def test_a_program_has_no_powers(confinement: Confinement) -> None:
         print("ESCAPED: new privileges are possible")
     attempt("unshare", lambda: system_call(272, 0x10000000))
     attempt("clone", lambda: system_call(56, 0x10000000 | 17, 0, 0, 0, 0))
+    attempt("a thread with files of its own", lambda: system_call(56, 0x10900, 0, 0, 0, 0))
     attempt("mount", lambda: system_call(165, b"none", b"/", b"", 32 | 4096, None))
     attempt("remount", lambda: subprocess.run(["mount", "-o", "remount,rw", "/"], check=True,
         capture_output=True))
@@ -265,6 +267,62 @@ def test_a_file_that_may_be_read_keeps_its_attributes(
     for name in ("st_mode", "st_mtime_ns", "st_uid", "st_gid", "st_ctime_ns"):
         assert getattr(after, name) == getattr(before, name), name
     assert os.listxattr(target) == []
+
+
+def test_files_of_others_cannot_be_watched(confinement: Confinement, tmp_path: Path) -> None:
+    code = """
+    def watch():
+        watched = libc.inotify_init1(0)
+        if libc.inotify_add_watch(watched, sys.argv[1].removeprefix("path:").encode(), 0x100) < 0:
+            raise OSError("it cannot be watched")
+    attempt("inotify", watch)
+    if sys.argv[2] == "landlock":  # elsewhere it has files of its own
+        attempt("fanotify", lambda: system_call(300, 0x200, 0))
+    """
+    tmp_path.chmod(0o755)
+    prevented(attack(confinement, code, f"path:{tmp_path}", confinement.kind))
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="it needs root")
+def test_root_has_no_powers_where_it_cannot_become_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why_not("landlock"):
+        pytest.skip(why_not("landlock"))
+    own = Isolation("landlock", other_user=False)
+    monkeypatch.setitem(isolation._found, "landlock", own)
+    landlock = Confinement(kind="landlock")
+    test_a_program_has_no_powers(landlock)
+    test_nothing_outside_is_read_or_written(landlock, tmp_path)
+    test_no_other_process_can_be_read(landlock, monkeypatch)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="it needs root")
+def test_bubblewrap_is_not_used_as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its /proc has files that root may write without any powers, such as core_pattern."""
+    if why_not("bubblewrap"):
+        pytest.skip(why_not("bubblewrap"))
+    tried: list[Isolation] = []
+
+    def fails(each: Isolation) -> str:
+        tried.append(each)
+        return "it does not work"
+
+    monkeypatch.setattr(isolation, "_found", {})
+    with pytest.raises(NotConfined):
+        isolation.find_isolation(Confinement(kind="bubblewrap"), fails)
+    assert tried == [Isolation("bubblewrap", other_user=True)]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="it needs root")
+def test_bubblewrap_takes_the_powers_of_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given that nothing before it took them, then a program has none."""
+    if why_not("bubblewrap"):
+        pytest.skip(why_not("bubblewrap"))
+    made = surroundings.launcher_config
+    with_powers = {"powerless": False, "uid": None}
+    monkeypatch.setattr(subprocesses, "launcher_config", lambda *given: made(*given) | with_powers)
+    test_a_program_has_no_powers(Confinement(kind="bubblewrap"))
 
 
 def test_two_programs_cannot_see_each_other(confinement: Confinement) -> None:
@@ -377,6 +435,75 @@ def test_many_files_are_capped_together(confinement: Confinement) -> None:
     assert "wrote more than 20 MB of files" in completed.stderr
 
 
+def test_open_files_are_capped_together(confinement: Confinement) -> None:
+    """Given so many open files that looking at them would take minutes, then the program ends."""
+    code = """
+    import time
+    null = os.open(os.devnull, os.O_RDONLY)
+    try:
+        while True:
+            os.dup(null)
+    except OSError:
+        pass
+    for _ in range(150):
+        if os.fork() == 0:
+            break
+    time.sleep(60)
+    print("ESCAPED")
+    """
+    completed = attack(confinement, code, timeout=60)
+    assert completed.signal == signal.SIGKILL, completed
+    assert "had more than 16000 files open" in completed.stderr
+
+
+def test_a_program_that_exceeds_a_limit_and_ends_is_no_success(confinement: Confinement) -> None:
+    code = "os.posix_fallocate(os.open('file', os.O_CREAT | os.O_WRONLY), 0, 30 << 20)"
+    completed = attack(confinement, code, limits=Limits(disk_bytes=20 << 20))
+    assert (completed.exit_code, completed.signal) == (None, signal.SIGKILL)
+    assert "wrote more than 20 MB of files" in completed.stderr
+
+
+def test_buffers_of_sockets_count_as_memory(confinement: Confinement) -> None:
+    code = """
+    import time
+    kept = []
+    for _ in range(600):
+        kept += socket.socketpair()
+    before = kept[0].getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    kept[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
+    if kept[0].getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) != before:
+        print("ESCAPED: a buffer of another size")
+    kept[0].setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if not kept[0].getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE):
+        print("ESCAPED: an option that does nothing")
+    print("prevented", flush=True)
+    time.sleep(30)
+    print("ESCAPED")
+    """
+    completed = attack(confinement, code, limits=Limits(total_memory_bytes=200 << 20))
+    prevented(completed)
+    assert "used more than 200 MB of memory" in completed.stderr
+
+
+def test_memory_of_children_of_threads_counts(confinement: Confinement) -> None:
+    code = """
+    import threading, time
+    def grow():
+        child = os.fork()
+        if child == 0:
+            kept = b"x" * (300 << 20)
+            time.sleep(3)
+            os._exit(0)
+        print("ESCAPED" if os.waitpid(child, 0)[1] == 0 else "prevented")
+    thread = threading.Thread(target=grow)
+    thread.start()
+    thread.join()
+    """
+    completed = attack(confinement, code, limits=Limits(total_memory_bytes=200 << 20))
+    assert "ESCAPED" not in completed.stdout
+    assert "prevented" in completed.stdout or completed.signal == signal.SIGKILL, completed
+
+
 def test_memory_is_capped_together(confinement: Confinement) -> None:
     code = """
     import os, time
@@ -426,6 +553,18 @@ STUBBORN = {
             if os.fork() == 0:
                 os.setsid()
             time.sleep(0.01)
+        """,
+    "fills its descriptors": """
+        null = os.open(os.devnull, os.O_RDONLY)
+        try:
+            while True:
+                os.dup(null)
+        except OSError:
+            pass
+        for _ in range(45):
+            if os.fork() == 0:
+                break
+        time.sleep(600)
         """,
     "writes for ever": "while True: os.write(1, b'x' * 65536)",
     "a daemon stays": """
@@ -526,6 +665,14 @@ HIDDEN_FILES = {
             os.unlink(f"file{index}")
             kept[-1].write(b"x" * 3_000_000)
             kept[-1].flush()
+        """,
+    "of a process that cannot be read": """
+        libc.prctl(4, 0, 0, 0, 0)
+        kept = [open(f"file{index}", "wb") for index in range(30)]
+        for index, file in enumerate(kept):
+            os.unlink(f"file{index}")
+            file.write(b"x" * 3_000_000)
+            file.flush()
         """,
     "too deep to be named": """
         for _ in range(30):

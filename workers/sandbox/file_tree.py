@@ -6,6 +6,7 @@ symbolic link.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import posixpath
@@ -135,23 +136,35 @@ def _read_node(path: Path, name: str, most: int | None) -> TreeNode:
         if stat.S_ISDIR(status.st_mode):
             return TreeNode("directory", mode)
         if stat.S_ISREG(status.st_mode):
-            return TreeNode("file", mode, _read_file(path, status.st_size, most))
+            return TreeNode("file", mode, _read_file(path, most))
     except OSError as error:
         raise TreeRefused(f"workspace: {name} cannot be read: {error.strerror}") from error
     raise TreeRefused(f"workspace: {name} is neither a file, a directory nor a link")
 
 
-def _read_file(path: Path, size: int, most: int | None) -> bytes:
-    """Read a file; raise _TooLarge before reading, because a sparse file can have any size."""
-    if most is None:
-        return path.read_bytes()
-    if size > most:
-        raise _TooLarge
-    with path.open("rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise _TooLarge
-    return content
+def _read_file(path: Path, most: int | None) -> bytes:
+    try:
+        return read_file(path, max_bytes=most)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise _TooLarge from error
+        raise
+
+
+def read_file(path: Path, *, max_bytes: int | None = None) -> bytes:
+    """Return the content of a file that a program may have exchanged for something else.
+
+    Raise OSError if it is no regular file or too large: a sparse file can have any size. Opening a
+    pipe must not wait for a writer.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - pathlib cannot refuse a link
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if max_bytes is not None and status.st_size > max_bytes:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return file.read(status.st_size)
 
 
 def _require_inside(name: str, target: str) -> None:

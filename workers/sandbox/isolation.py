@@ -105,8 +105,7 @@ def _best(kind: str, works: Callable[[Isolation], str]) -> Isolation:
         missing[name] = why_not()
         if missing[name]:
             continue
-        # As another user first, which only root can be.
-        for other_user in (True, False) if os.getuid() == 0 else (False,):
+        for other_user in _other_user(name):
             tried = Isolation(name, other_user)
             problem = works(tried)
             if not problem:
@@ -114,6 +113,17 @@ def _best(kind: str, works: Callable[[Isolation], str]) -> Isolation:
                 return replace(tried, missing=missing)
             missing[name] = missing[name] or problem
     return Isolation("none", missing=missing)
+
+
+def _other_user(kind: Kind) -> tuple[bool, ...]:
+    """Return whether to run programs as another user, which only root can, the best way first.
+
+    Bubblewrap shows a /proc with files that belong to root, so that root needs no powers to change
+    the kernel's settings there.
+    """
+    if os.getuid() != 0:
+        return (False,)
+    return (True,) if kind == "bubblewrap" else (True, False)
 
 
 def _why_no_bubblewrap() -> str:

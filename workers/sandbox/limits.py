@@ -21,6 +21,8 @@ class ResourceLimits(Value):
     file_bytes: int | None = Field(default=64 << 20, ge=0)
     #: All files together in the directories that it may write to.
     disk_bytes: int | None = Field(default=1 << 30, ge=1 << 20)
+    #: Files, pipes and sockets that each process may have open.
+    open_files: int | None = Field(default=4096, ge=64)
     #: Processes and threads at one time.
     processes: int | None = Field(default=512, ge=1)
     #: Bytes to keep of stdout and of stderr; the middle of more is left out.

@@ -15,13 +15,15 @@ import stat
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
 _PREFIX = "mulligan-"
 _LOCK = "owner.lock"
 _REMOVE_SECONDS = 60.0
+#: How long an attempt waits for its directory to be removed.
+_WAIT_SECONDS = 1.0
 #: Roots that this process has already cleaned up.
 _tidied: set[Path] = set()
 _tidying = threading.Lock()
@@ -37,12 +39,13 @@ def private_directory(root: Path | None = None) -> Iterator[Path]:
         root.mkdir(parents=True, exist_ok=True)
     tidy_once(root)
     private = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root)).resolve()
-    with contextlib.ExitStack() as stack:
-        stack.callback(_remove, private)
-        stack.enter_context(_lock(private))
+    lock = _lock(private)
+    try:
         work = private / "work"
         work.mkdir()
         yield work
+    finally:
+        _wait_a_little_for(lambda: _remove_locked(private, lock))
 
 
 def tidy_once(root: Path | None = None) -> None:
@@ -52,7 +55,17 @@ def tidy_once(root: Path | None = None) -> None:
         if folder in _tidied:
             return
         _tidied.add(folder)
-    remove_abandoned(folder)
+    _wait_a_little_for(lambda: remove_abandoned(folder))
+
+
+def _wait_a_little_for(remove: Callable[[], object]) -> None:
+    """Remove something, and leave it to a thread if a program made that take long.
+
+    If this process ends before that, the next one finds it abandoned.
+    """
+    thread = threading.Thread(target=remove, name="remove private directories", daemon=True)
+    thread.start()
+    thread.join(_WAIT_SECONDS)
 
 
 def remove_abandoned(root: Path | None = None) -> int:
@@ -78,6 +91,15 @@ def _lock(private: Path) -> IO[bytes]:
     return file
 
 
+def _remove_locked(private: Path, lock: IO[bytes]) -> None:
+    """Remove the directory under another name: nobody finds it by the name that it had."""
+    with lock:
+        removed = private.with_name(f"{private.name}.removed")
+        with contextlib.suppress(OSError):
+            private = private.rename(removed)
+        _remove(private)
+
+
 def _removed_if_abandoned(private: Path) -> bool:
     try:
         status = private.lstat()
@@ -96,9 +118,16 @@ def _removed_if_abandoned(private: Path) -> bool:
 
 
 def _remove(private: Path) -> None:
-    """Remove a directory, whatever a program made of it: deeply nested, or closed to its owner."""
-    with contextlib.suppress(RecursionError):
-        shutil.rmtree(private, ignore_errors=True)
+    """Remove a directory, whatever a program made of it: deeply nested, or closed to its owner.
+
+    Its lock goes last: without one, nobody would remove the rest if this process ended.
+    """
+    with contextlib.suppress(OSError, RecursionError):
+        for entry in os.scandir(private):
+            if entry.name != _LOCK:
+                shutil.rmtree(entry.path, ignore_errors=True)
+        (private / _LOCK).unlink()
+        private.rmdir()
     if not private.exists():
         return
     # What takes longer is found and removed as abandoned.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from mulligan.workers.sandbox.file_tree import Tree, remove, write_tree
+from mulligan.workers.sandbox.file_tree import Tree, read_file, remove, write_tree
 
 #: Files in which pytest looks for its configuration.
 PYTEST_CONFIGURATION = (
@@ -66,9 +66,10 @@ def _same(directory: Path, name: str, snapshot: Tree) -> bool:
         return False
     if node.kind == "link":
         return path.is_symlink() and str(path.readlink()).encode() == node.content
-    if path.is_symlink() or not path.is_file():
+    try:
+        return path.lstat().st_mode & 0o777 == node.mode and read_file(path) == node.content
+    except OSError:  # it is missing or something else
         return False
-    return path.stat().st_mode & 0o777 == node.mode and path.read_bytes() == node.content
 
 
 def _parents(directory: Path, name: str) -> list[Path]:

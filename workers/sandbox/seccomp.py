@@ -50,6 +50,11 @@ _SHARED = {
     "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187), "mq_open": (240, 180),
     "mq_unlink": (241, 181), "setpriority": (141, 140), "ioprio_set": (251, 30),
 }  # fmt: skip
+#: Landlock does not confine watching a path: names and times of others' files would be told.
+_WATCHING = {
+    "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
+    "fanotify_init": (300, 262), "fanotify_mark": (301, 263),
+}  # fmt: skip
 #: Landlock cannot confine these to a directory, nor to files that may be written. They succeed
 #: and do nothing: tools that copy files call them, and would fail otherwise.
 _IGNORED = {
@@ -70,9 +75,13 @@ _ABOUT_A_PROCESS = {
     "move_pages": ((279, 239), 0),
 }  # fmt: skip
 _CLONE, _CLONE3, _IOCTL, _FCNTL = (56, 220), (435, 435), (16, 29), (72, 25)
-_SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
-_TRUNCATE = (76, 45)
+_SOCKET, _SOCKETPAIR, _SETSOCKOPT = (41, 198), (53, 199), (54, 208)
+_TRUNCATE, _PRCTL = (76, 45), (157, 167)
 _NAMESPACES = 0x7E020000
+#: A thread, and that it has the files of its process.
+_THREAD, _SAME_FILES = 0x10000, 0x400
+#: Hiding from other processes of the user, such as the launcher (PR_SET_DUMPABLE).
+_HIDING = 4
 #: Typing into a terminal (TIOCSTI, TIOCLINUX).
 _TYPING = (0x5412, 0x541C)
 #: Setting the flags of a file (FS_IOC_SETFLAGS and its 32-bit variant, FS_IOC_FSSETXATTR).
@@ -81,6 +90,8 @@ _FLAGS = (0x40086602, 0x40046602, 0x401C5820)
 _LEASE = (1024,)
 _UNIX, _INET, _INET6 = 1, 2, 10
 _STREAM, _SEQUENCED = 1, 5
+#: SOL_SOCKET, and SO_SNDBUF and SO_RCVBUF of it.
+_OF_SOCKETS, _BUFFERS = 1, (7, 8)
 
 Instruction = tuple[int, int, int, int]
 
@@ -124,8 +135,12 @@ def _blocks(
     for numbers in _NEVER.values():
         yield from call(numbers, denied)
     yield from call(_CLONE3, _returns(_ERRNO | errno.ENOSYS))
-    yield from call(_CLONE, *_only_if_no_bit(0, _NAMESPACES))
+    yield from call(_CLONE, *_no_namespaces_and_hidden_files())
+    # Open files that the launcher cannot see are not counted.
+    yield from call(_PRCTL, *_ignore(_HIDING))
     yield from call(_FCNTL, *_unless(1, _LEASE))
+    # The launcher counts each socket with the buffer that it has from the start.
+    yield from call(_SETSOCKOPT, *_ignore_option(_OF_SOCKETS, _BUFFERS))
     owned = floor and not attributes
     yield from call(_IOCTL, *_unless(1, (*_TYPING, *_FLAGS) if owned else _TYPING))
     if not floor:
@@ -137,7 +152,7 @@ def _blocks(
         kind | flags for kind in (_STREAM, _SEQUENCED) for flags in (0, 0x800, 0x80000, 0x80800)
     ]
     yield from call(_SOCKETPAIR, *_only(1, kinds, errno.EACCES))
-    for numbers in _SHARED.values():
+    for numbers in (*_SHARED.values(), *_WATCHING.values()):
         yield from call(numbers, denied)
     for numbers, argument in _ABOUT_A_PROCESS.values():
         yield from call(numbers, *_only(argument, (0,), errno.EPERM))
@@ -171,6 +186,30 @@ def _unless(argument: int, values: Sequence[int]) -> list[Instruction]:
     return [*body, _returns(_ALLOW), _returns(_ERRNO | errno.EPERM)]
 
 
-def _only_if_no_bit(argument: int, bits: int) -> list[Instruction]:
-    load = (_LOAD, 0, 0, _ARGUMENTS + 8 * argument)
-    return [load, (_ANY_BIT, 0, 1, bits), _returns(_ERRNO | errno.EPERM), _returns(_ALLOW)]
+def _ignore_option(level: int, options: Sequence[int]) -> list[Instruction]:
+    """Let the options of a socket be set without an effect."""
+    body: list[Instruction] = [
+        (_LOAD, 0, 0, _ARGUMENTS + 8),
+        (_EQUAL, 0, len(options) + 1, level),
+        (_LOAD, 0, 0, _ARGUMENTS + 16),
+    ]
+    for index, option in enumerate(options):
+        body.append((_EQUAL, len(options) - index, 0, option))
+    return [*body, _returns(_ALLOW), _returns(_ERRNO)]
+
+
+def _ignore(first: int) -> list[Instruction]:
+    """Let a call succeed and do nothing if this is its first argument."""
+    load = (_LOAD, 0, 0, _ARGUMENTS)
+    return [load, (_EQUAL, 0, 1, first), _returns(_ERRNO), _returns(_ALLOW)]
+
+
+def _no_namespaces_and_hidden_files() -> list[Instruction]:
+    return [
+        (_LOAD, 0, 0, _ARGUMENTS),
+        (_ANY_BIT, 2, 0, _NAMESPACES),
+        (_ANY_BIT, 0, 2, _THREAD),
+        (_ANY_BIT, 1, 0, _SAME_FILES),
+        _returns(_ERRNO | errno.EPERM),
+        _returns(_ALLOW),
+    ]

@@ -167,7 +167,9 @@ def _run(
         _, _, exceeded = launcher.text.partition("limit:")
     if launcher.text and not exceeded:
         raise ProgramMissing(f"{argv[0]}: cannot be started: {launcher.text}")
-    code = -signal.SIGKILL if process.returncode is None else process.returncode
+    code = process.returncode
+    if code is None or exceeded:  # also if the program had just ended by itself
+        code = -signal.SIGKILL
     return Completed(
         exit_code=code if code >= 0 else None,
         signal=-code if code < 0 else None,

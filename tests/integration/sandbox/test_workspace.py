@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -22,11 +23,13 @@ from support.doubles import fake_blobs
 from mulligan.policies.jobs.job import Output, Workspace
 from mulligan.tasks.ports.errors import BadInput, MissingBlob, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
+from mulligan.workers.sandbox import private
 from mulligan.workers.sandbox.diff import apply_diff, make_diff, read_diff
 from mulligan.workers.sandbox.file_tree import (
     TreeNode,
     decode_tree,
     encode_tree,
+    read_file,
     read_tree,
     write_tree,
 )
@@ -512,3 +515,38 @@ def test_a_runner_s_edit_of_the_output_file_wins_over_its_printed_answer(source:
         assert not (laid.work / "conftest.py").exists()
         assert laid.restored == ("conftest.py",)
         assert laid.touched == ("answer.py", "conftest.py")
+
+
+def test_a_directory_that_takes_long_to_remove_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a slow removal, then its owner goes on, and nobody else removes it meanwhile."""
+    going_on, removed = threading.Event(), threading.Event()
+    remove = private._remove
+
+    def slowly(directory: Path) -> None:
+        going_on.wait(60)
+        remove(directory)
+        removed.set()
+
+    monkeypatch.setattr(private, "_remove", slowly)
+    with private_directory(tmp_path) as work:
+        (work / "file").touch()
+    assert not work.parent.exists()
+    assert len(list(tmp_path.iterdir())) == 1, "it has another name"
+    assert remove_abandoned(tmp_path) == 0, "it is locked"
+    going_on.set()
+    assert removed.wait(60)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_became_a_pipe_or_a_link_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "file").write_bytes(b"12345")
+    for name, problem in {"pipe": "regular", "link": "symbolic", "missing": "No such"}.items():
+        with pytest.raises(OSError, match=problem):
+            read_file(tmp_path / name)
+    with pytest.raises(OSError, match="too large"):
+        read_file(tmp_path / "file", max_bytes=4)
+    assert read_file(tmp_path / "file", max_bytes=5) == b"12345"

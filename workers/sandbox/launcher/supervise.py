@@ -8,7 +8,7 @@ only the group is killed.
 It is a separate program because it must outlive a worker that is killed, and because
 ``preexec_fn`` is unsafe in a process with threads. CONFIG is a JSON object with these fields:
 
-- ``limits``: ``cpu_seconds``, ``memory_bytes``, ``file_bytes``, ``processes``,
+- ``limits``: ``cpu_seconds``, ``memory_bytes``, ``file_bytes``, ``open_files``, ``processes``,
   ``total_memory_bytes`` and ``disk_bytes``, each a number or null
 - ``error_fd``: where a failed start and an exceeded limit are reported
 - ``life_fd``: a pipe whose other end the worker holds
@@ -40,6 +40,7 @@ from . import confine, usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module typing takes longer to import than all the others
+    from collections.abc import Iterable
     from typing import Any, NoReturn
 
 _NICENESS = 10
@@ -47,6 +48,7 @@ _LIMITS = {
     "cpu_seconds": resource.RLIMIT_CPU,
     "memory_bytes": resource.RLIMIT_AS,
     "file_bytes": resource.RLIMIT_FSIZE,
+    "open_files": resource.RLIMIT_NOFILE,
     "processes": resource.RLIMIT_NPROC,
 }
 #: Seconds between two looks at the parent, in case a fork of the worker holds the pipe open, and
@@ -54,6 +56,8 @@ _LIMITS = {
 _LOOK_SECONDS = 0.5
 #: Longer than a worker waits for it: what a storm of processes left is still ended.
 _KILL_SECONDS = 120.0
+#: Ended processes that are reaped at once: a storm of them must not hold up anything else.
+_REAPED = 1000
 #: Signals that end a program: bubblewrap reports them as 128 and their number.
 _FATAL = (4, 6, 7, 8, 9, 11, 13, 15, 24, 25, 31)
 
@@ -80,6 +84,9 @@ def main() -> None:
     usage.stop_growth(groups)
     status = _kill_all(program, groups)
     usage.remove_groups(groups)
+    # A program may have exceeded it after the last look.
+    files = usage.look_at_files(config["limits"], config["write"])
+    exceeded = exceeded or _exceeded(files, config)
     if exceeded:
         os.write(config["error_fd"], f"limit:{exceeded}".encode())
     _exit_like(status, wrapped=config["wrapper"] is not None)
@@ -166,34 +173,46 @@ def _wait(program: int, config: Any, child_ended: int) -> str:
 
     Return which limit it exceeds, if any.
     """
-    life, look_at = config["life_fd"], time.monotonic() + _LOOK_SECONDS
-    while not _has_ended(program) and os.getppid() == config["parent"]:
-        ready, _, _ = select.select(
-            [life, child_ended], [], [], max(0.0, look_at - time.monotonic())
-        )
-        if life in ready:
-            break
+    events, look_at = [config["life_fd"], child_ended], time.monotonic() + _LOOK_SECONDS
+    while not _has_ended(program) and _is_wanted(config):
+        ready, _, _ = select.select(events, [], [], max(0.0, look_at - time.monotonic()))
         if child_ended in ready:
             os.read(child_ended, 4096)
         if time.monotonic() >= look_at:
-            exceeded = usage.exceeded(config["limits"], config["write"])
+            started = time.monotonic()
+            exceeded = _exceeded(usage.look(config["limits"], config["write"]), config)
             if exceeded:
                 return exceeded
             # A tree that takes long to look at is looked at less often.
-            took = time.monotonic() - look_at
-            look_at = time.monotonic() + max(_LOOK_SECONDS, 10 * took)
+            now = time.monotonic()
+            look_at = now + max(_LOOK_SECONDS, 2 * (now - started))
+    return ""
+
+
+def _is_wanted(config: Any) -> bool:
+    """Return whether the worker lives and has not closed its end of the pipe."""
+    ended, _, _ = select.select([config["life_fd"]], [], [], 0)
+    return not ended and os.getppid() == config["parent"]
+
+
+def _exceeded(look: Iterable[str], config: Any) -> str:
+    """Return which limit a look finds exceeded; it ends early if the worker waits no longer."""
+    for exceeded in look:
+        if exceeded or not _is_wanted(config):
+            return exceeded
     return ""
 
 
 def _has_ended(program: int) -> bool:
     """Reap adopted children, but not the program: its number stays that of its group."""
-    while True:
+    for _ in range(_REAPED):
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
-            return False
+            break
         if ended.si_pid == program:
             return True
         os.waitpid(ended.si_pid, 0)
+    return False
 
 
 def _kill_all(program: int, groups: list[str]) -> int:
@@ -206,7 +225,7 @@ def _kill_all(program: int, groups: list[str]) -> int:
         for pid in (*usage.members(groups), *usage.descendants(os.getpid())):
             _kill(os.kill, pid)
         try:
-            while True:
+            for _ in range(_REAPED):
                 pid, found = os.waitpid(-1, os.WNOHANG)
                 if pid == program:
                     status = found

@@ -10,17 +10,28 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from typing import Any
 
 _PREFIX = "mulligan-"
 #: A tree of more files than this is too large, whatever is in them.
 _MAX_FILES = 200_000
+#: More open files than this, of all processes together, would take too long to look at.
+_MAX_OPEN = 16_000
+#: What the kernel lets a socket hold. Programs that ask it for more do not get it (seccomp).
+_SOCKET_BYTES = 212_992
+#: So many files are looked at before the look can be ended.
+_PART = 500
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def children(pid: int) -> list[int]:
-    """Return a process's children; none where there is no /proc."""
-    return [int(each) for each in _read(f"/proc/{pid}/task/{pid}/children").split()]
+    """Return the children of all threads of a process; none where there is no /proc."""
+    threads = f"/proc/{pid}/task"
+    return [
+        int(child) for thread in _names(threads)
+        for child in _read(f"{threads}/{thread}/children").split()
+    ]  # fmt: skip
 
 
 def descendants(pid: int) -> list[int]:
@@ -31,31 +42,57 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def exceeded(limits: Any, directories: list[str]) -> str:
-    """Return which of the limits of all processes together is exceeded, or an empty text."""
-    memory, disk = limits["total_memory_bytes"], limits["disk_bytes"]
+def look(limits: Any, directories: list[str]) -> Generator[str]:
+    """Look in short parts, and yield after each which limit of all processes is exceeded, if any.
+
+    A program can make this take long, so that the caller must be able to end it.
+    """
+    memory = limits["total_memory_bytes"]
     pids = descendants(os.getpid())
-    in_memory, on_disk = _nameless_files(pids)
+    opened = yield from _open_files(pids)
+    if len(opened) > _MAX_OPEN:
+        yield f"had more than {_MAX_OPEN} files open"
+        return
+    in_memory, on_disk = yield from _unlisted(opened)
     if memory is not None and in_memory + sum(map(_memory, pids)) > memory:
-        return f"used more than {memory >> 20} MB of memory"
-    if disk is not None and on_disk + _disk(directories, disk) > disk:
-        return f"wrote more than {disk >> 20} MB of files, or more than {_MAX_FILES} files"
-    return ""
+        yield f"used more than {memory >> 20} MB of memory"
+    yield from look_at_files(limits, directories, on_disk)
 
 
-def _nameless_files(pids: list[int]) -> tuple[int, int]:
-    """Return the bytes of open files without a name: those in memory, and all others."""
+def look_at_files(limits: Any, directories: list[str], unlisted: int = 0) -> Generator[str]:
+    """Look only at the files in the directories; ``unlisted`` are the bytes of others."""
+    disk = limits["disk_bytes"]
+    if disk is not None and unlisted + (yield from _disk(directories, disk)) > disk:
+        yield f"wrote more than {disk >> 20} MB of files, or more than {_MAX_FILES} files"
+
+
+def _open_files(pids: list[int]) -> Generator[str, None, list[str]]:
+    """Return the paths of open files in /proc, and not many more than the allowed number."""
+    found: list[str] = []
+    for pid in pids:
+        folder = f"/proc/{pid}/fd"
+        found += [f"{folder}/{name}" for name in _names(folder)]
+        if len(found) > _MAX_OPEN:
+            break
+        yield ""
+    return found
+
+
+def _unlisted(opened: list[str]) -> Generator[str, None, tuple[int, int]]:
+    """Return the bytes of open files that are in no directory: in memory, and on a disk."""
     in_memory: dict[tuple[int, int], int] = {}
     on_disk: dict[tuple[int, int], int] = {}
-    for pid in pids:
-        with contextlib.suppress(OSError):  # ended meanwhile, or not to be read
-            for entry in os.scandir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    found = os.stat(entry.path)
-                    if stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
-                        is_memory = os.readlink(entry.path).startswith("/memfd:")
-                        counted = in_memory if is_memory else on_disk
-                        counted[found.st_dev, found.st_ino] = found.st_blocks * 512
+    for index, path in enumerate(opened):
+        if index % _PART == 0:
+            yield ""
+        with contextlib.suppress(OSError):  # closed meanwhile, or not to be read
+            found = os.stat(path)
+            key = found.st_dev, found.st_ino
+            if stat.S_ISSOCK(found.st_mode):
+                in_memory[key] = _SOCKET_BYTES
+            elif stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+                is_memory = os.readlink(path).startswith("/memfd:")
+                (in_memory if is_memory else on_disk)[key] = found.st_blocks * 512
     return sum(in_memory.values()), sum(on_disk.values())
 
 
@@ -130,7 +167,7 @@ def _memory(pid: int) -> int:
     return int(fields[1]) * _PAGE if fields else 0
 
 
-def _disk(directories: list[str], limit: int) -> int:
+def _disk(directories: list[str], limit: int) -> Generator[str, None, int]:
     """Return the bytes below the directories; counting ends when there are more than the limit."""
     total, seen, left = 0, 0, list(directories)
     while left:
@@ -138,6 +175,8 @@ def _disk(directories: list[str], limit: int) -> int:
             for entry in os.scandir(left.pop()):
                 total += _size(entry)
                 seen += 1
+                if seen % _PART == 0:
+                    yield ""
                 if total > limit or seen > _MAX_FILES:
                     return limit + 1
                 if entry.is_dir(follow_symlinks=False):
@@ -154,6 +193,13 @@ def _size(entry: os.DirEntry[str]) -> int:
         return entry.stat(follow_symlinks=False).st_blocks * 512
     except FileNotFoundError:
         return 0
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # ended meanwhile, or not to be read
+        return []
 
 
 def _read(path: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from mulligan.tasks.ports.errors import VerifierError
+from mulligan.workers.sandbox.file_tree import read_file
 from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.protection import PYTEST_CONFIGURATION
 from mulligan.workers.sandbox.subprocesses import Completed, clean_environment, run
@@ -128,9 +129,8 @@ def _arguments(work: Path, args: Sequence[str], xml: Path, *, collect: bool) -> 
 
 
 def _read(xml: Path, limits: Limits) -> bytes | None:
-    """Return the file, or None if it is missing, a link or too large."""
-    if xml.is_symlink() or not xml.is_file():
+    """Return the file, or None if it is missing, no file or too large."""
+    try:
+        return read_file(xml, max_bytes=limits.file_bytes)
+    except OSError:
         return None
-    if limits.file_bytes is not None and xml.stat().st_size > limits.file_bytes:
-        return None
-    return xml.read_bytes()
