@@ -76,12 +76,10 @@ _ABOUT_A_PROCESS = {
 }  # fmt: skip
 _CLONE, _CLONE3, _IOCTL, _FCNTL = (56, 220), (435, 435), (16, 29), (72, 25)
 _SOCKET, _SOCKETPAIR, _SETSOCKOPT = (41, 198), (53, 199), (54, 208)
-_TRUNCATE, _PRCTL = (76, 45), (157, 167)
+_TRUNCATE = (76, 45)
 _NAMESPACES = 0x7E020000
 #: A thread, and that it has the files of its process.
 _THREAD, _SAME_FILES = 0x10000, 0x400
-#: Hiding from other processes of the user, such as the launcher (PR_SET_DUMPABLE).
-_HIDING = 4
 #: Typing into a terminal (TIOCSTI, TIOCLINUX).
 _TYPING = (0x5412, 0x541C)
 #: Setting the flags of a file (FS_IOC_SETFLAGS and its 32-bit variant, FS_IOC_FSSETXATTR).
@@ -136,8 +134,6 @@ def _blocks(
         yield from call(numbers, denied)
     yield from call(_CLONE3, _returns(_ERRNO | errno.ENOSYS))
     yield from call(_CLONE, *_no_namespaces_and_hidden_files())
-    # Open files that the launcher cannot see are not counted.
-    yield from call(_PRCTL, *_ignore(_HIDING))
     yield from call(_FCNTL, *_unless(1, _LEASE))
     # The launcher counts each socket with the buffer that it has from the start.
     yield from call(_SETSOCKOPT, *_ignore_option(_OF_SOCKETS, _BUFFERS))
@@ -196,12 +192,6 @@ def _ignore_option(level: int, options: Sequence[int]) -> list[Instruction]:
     for index, option in enumerate(options):
         body.append((_EQUAL, len(options) - index, 0, option))
     return [*body, _returns(_ALLOW), _returns(_ERRNO)]
-
-
-def _ignore(first: int) -> list[Instruction]:
-    """Let a call succeed and do nothing if this is its first argument."""
-    load = (_LOAD, 0, 0, _ARGUMENTS)
-    return [load, (_EQUAL, 0, 1, first), _returns(_ERRNO), _returns(_ALLOW)]
 
 
 def _no_namespaces_and_hidden_files() -> list[Instruction]:

@@ -20,6 +20,7 @@ from support.waiting import wait_for
 
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.limits import Limits
+from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.programs import ProgramMissing
 from mulligan.workers.sandbox.streams import CappedOutput
 from mulligan.workers.sandbox.subprocesses import Completed, clean_environment, run
@@ -395,3 +396,28 @@ def test_only_the_given_descriptors_are_inherited(tmp_path: Path) -> None:
     finally:
         for fd in (*passed, *other):
             os.close(fd)
+
+
+def test_a_worker_with_thousands_of_files_runs_programs(tmp_path: Path) -> None:
+    """Given a worker whose next file has a number above 1024."""
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        env = clean_environment(tmp_path)
+        done = run(["true"], cwd=tmp_path, timeout=60, env=env, limits=Limits())
+    finally:
+        for each in opened:
+            os.close(each)
+    assert done.exit_code == 0, done.stderr
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o027])
+def test_the_umask_of_a_worker_changes_nothing(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        with private_directory(tmp_path / "copies") as work:
+            env = clean_environment(work.parent)
+            argv = [sys.executable, "-c", "open('x', 'x')"]
+            done = run(argv, cwd=work, timeout=60, env=env, limits=Limits())
+    finally:
+        os.umask(before)
+    assert done.exit_code == 0, done.stderr

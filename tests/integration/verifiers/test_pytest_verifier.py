@@ -293,7 +293,7 @@ CHEATS = {
         REWRITE_JUNIT + "import pytest\npytest.Session.__del__ = lambda self: lie()\n" + WRONG,
     ),
     "when the session ends": (
-        "forged",
+        "early_exit",
         REWRITE_JUNIT
         + """
 import _pytest.terminal

@@ -128,6 +128,7 @@ def _confine(config: Any) -> None:
     """Become another user, if root started this, and count that user's processes."""
     limits = config["limits"]
     if config["uid"] is not None:
+        os.umask(0o022)  # that user must be able to pass the directories that are made for it
         confine.give(config["uid"], config["write"])
         confine.change_user(config["uid"], [*config["read"], *config["write"]])
         confine.require_readable(config["named"])
@@ -175,8 +176,7 @@ def _wait(program: int, config: Any, child_ended: int) -> str:
     """
     events, look_at = [config["life_fd"], child_ended], time.monotonic() + _LOOK_SECONDS
     while not _has_ended(program) and _is_wanted(config):
-        ready, _, _ = select.select(events, [], [], max(0.0, look_at - time.monotonic()))
-        if child_ended in ready:
+        if child_ended in _readable(events, max(0.0, look_at - time.monotonic())):
             os.read(child_ended, 4096)
         if time.monotonic() >= look_at:
             started = time.monotonic()
@@ -191,8 +191,15 @@ def _wait(program: int, config: Any, child_ended: int) -> str:
 
 def _is_wanted(config: Any) -> bool:
     """Return whether the worker lives and has not closed its end of the pipe."""
-    ended, _, _ = select.select([config["life_fd"]], [], [], 0)
-    return not ended and os.getppid() == config["parent"]
+    return not _readable([config["life_fd"]], 0) and os.getppid() == config["parent"]
+
+
+def _readable(files: list[int], seconds: float) -> list[int]:
+    """Wait for files. The numbers are those of a worker, which may have opened thousands."""
+    waiting = select.poll()
+    for fd in files:
+        waiting.register(fd, select.POLLIN)
+    return [fd for fd, _ in waiting.poll(seconds * 1000)]
 
 
 def _exceeded(look: Iterable[str], config: Any) -> str:
