@@ -15,6 +15,7 @@ import stat
 import subprocess
 import tempfile
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -22,6 +23,8 @@ from typing import IO
 _PREFIX = "mulligan-"
 _LOCK = "owner.lock"
 _REMOVE_SECONDS = 60.0
+#: Users that no system gives out (systemd's table of user IDs), for programs that root starts.
+_USERS = range(60_600, 61_180)
 #: Roots that this process has already cleaned up.
 _tidied: set[Path] = set()
 _tidying = threading.Lock()
@@ -43,6 +46,14 @@ def private_directory(root: Path | None = None) -> Iterator[Path]:
         work = private / "work"
         work.mkdir()
         yield work
+
+
+def user_of(work: Path) -> int:
+    """Return the user of the programs that root starts in a private directory.
+
+    It follows from the directory's random name, so that its number can be removed from texts.
+    """
+    return _USERS[zlib.crc32(os.fsencode(work.parent)) % len(_USERS)]
 
 
 def tidy_once(root: Path | None = None) -> None:
