@@ -306,6 +306,32 @@ time.sleep(1)
 """
 
 
+def test_places_with_the_usual_ports_are_opened() -> None:
+    """Given a port below 1024, then the program can connect, and cannot make namespaces."""
+    require("bubblewrap")
+    code = """
+import ctypes, os, socket
+print(socket.create_connection(("api.example.com", 443), timeout=30).getpeername())
+print(sorted(os.listdir("/dev")), open("/dev/null").read(), len(os.urandom(4)))
+libc = ctypes.CDLL(None, use_errno=True)
+for flags in (0x10000000, 0x20000, 0x40000000):
+    print(libc.unshare(flags), os.strerror(ctypes.get_errno()))
+try: open("/dev/new", "w")
+except OSError as error: print(error.strerror)
+print([line for line in open("/proc/self/status") if line.startswith("CapEff")])
+"""
+    place = Confinement(kind="bubblewrap", network=("api.example.com:443",))
+    done = python(code, place)
+    assert done.stdout.splitlines() == [
+        "('127.0.0.2', 443)",
+        "['fd', 'full', 'null', 'random', 'shm', 'stderr', 'stdin', 'stdout', 'urandom', 'zero']"
+        "  4",
+        *["-1 Operation not permitted"] * 3,
+        "Read-only file system",
+        r"['CapEff:\t0000000000000400\n']",
+    ], done.stderr
+
+
 def connections() -> int:
     return sum(each.name == "sandbox connection" for each in threading.enumerate())
 
@@ -451,7 +477,7 @@ def test_doctor_reports_profiles_that_cannot_run_here(home: Path, kind: str) -> 
         "login": {"home_files": [".agent"]},
         "missing": {"argv": ["no-such-agent-4711"]},
         "nowhere": {"read": [str(home / "nowhere")]},
-        "online": {"network": ["api.example.com:8443"]},
+        "online": {"network": ["api.example.com:443"]},
         "workspace": {"argv": ["./agent"]},
     }
     (home / "good").mkdir()

@@ -66,8 +66,8 @@ _CONFINED = (
 def _check_variable(name: str) -> str:
     if name in ("HOME", "TMPDIR"):
         raise ValueError(
-            f"the variable {name} is private to each program; name the files that it needs in home_files, and"
-            " directories that it may read in read"
+            f"the variable {name} is private to each program; name the files that it needs in"
+            " home_files, and directories that it may read in read"
         )
     if name == "PATH":
         raise ValueError(

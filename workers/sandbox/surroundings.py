@@ -27,6 +27,8 @@ from mulligan.workers.sandbox.visible_files import (
 PROGRAM_USER = "sandbox"
 #: The size of /tmp and of /dev/shm. TMPDIR is elsewhere, and has the limit of all files.
 _TEMPORARY_BYTES = 256 << 20
+#: The first port that needs no capability.
+_FIRST_FREE_PORT = 1024
 #: The version of Landlock that covers shortening a file.
 _COVERS_TRUNCATE = 3
 #: The files of the launcher, of which one part runs inside.
@@ -124,9 +126,9 @@ def _bubblewrap(around: Surroundings) -> list[str]:
     found = [
         shutil.which("bwrap") or "bwrap", "--die-with-parent", "--unshare-user", "--unshare-pid",
         "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
-        "--disable-userns", "--cap-drop", "ALL", "--hostname", "sandbox",
+        "--cap-drop", "ALL", "--hostname", "sandbox",
         "--size", size, "--perms", "1777", "--tmpfs", "/tmp",  # noqa: S108 - its own
-        "--proc", "/proc", "--dev", "/dev",
+        "--proc", "/proc", *_devices(around),
         "--size", size, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev",  # noqa: S108
     ]  # fmt: skip
     for link, target in links.items():
@@ -145,9 +147,25 @@ def _bubblewrap(around: Surroundings) -> list[str]:
         found += ["--bind", path, path]
     for place in folders:
         found += ["--remount-ro", place]
-    if around.hosts is not None:  # for ports below 1024 of a network that is its own
-        found += ["--cap-add", "CAP_NET_BIND_SERVICE"]
     return [*found, "--remount-ro", "/", "--chdir", str(around.cwd)]
+
+
+def _devices(around: Surroundings) -> list[str]:
+    """Return the options for /dev and for further namespaces.
+
+    Ports below 1024 need a capability over the network. Bubblewrap would make a second user
+    namespace, in which there is none, for --disable-userns and for the terminals of --dev. So there
+    are no terminals then, and only the filter of system calls forbids namespaces.
+    """
+    ports = (int(each.rpartition(":")[2]) for each in around.limits.confinement.network)
+    if around.hosts is None or min(ports) >= _FIRST_FREE_PORT or not seccomp.is_supported():
+        return ["--disable-userns", "--dev", "/dev"]
+    found = ["--cap-add", "CAP_NET_BIND_SERVICE", "--tmpfs", "/dev"]
+    for name in ("null", "zero", "full", "random", "urandom"):
+        found += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        found += ["--symlink", f"/proc/self/fd/{number}", f"/dev/{name}"]
+    return [*found, "--symlink", "/proc/self/fd", "/dev/fd"]
 
 
 def _made_files(around: Surroundings, uid: int) -> dict[str, str]:
