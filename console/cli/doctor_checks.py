@@ -19,9 +19,10 @@ from celery import Celery
 from mulligan.console.cli.backend import CliBackend
 from mulligan.console.reports.providers import visible_parked
 from mulligan.policies.figures.format import counted, duration
+from mulligan.policies.jobs.job import RunnerSpec
 from mulligan.policies.jobs.sweep_health import sweep_health
 from mulligan.policies.suggestions import nearest_name
-from mulligan.tasks.ports.errors import BadInput, MulliganError
+from mulligan.tasks.ports.errors import BadInput, MulliganError, VerifierError
 from mulligan.workers.celery.broker.queues import SUBMIT_QUEUE, required_queues
 from mulligan.workers.celery.broker.stranded import stranded_messages
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -29,11 +30,12 @@ from mulligan.workers.ledger.stores.refused_submissions import recent_words
 from mulligan.workers.local.embedded_redis import EmbeddedRedis, data_folder
 from mulligan.workers.local.home_server import choose_server
 from mulligan.workers.local.server_binary import OLDEST, find_server
+from mulligan.workers.runners.command import CommandRunner
 from mulligan.workers.runners.local_state import INSTALL, model_path
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.sandbox.allowed import program_limits
 from mulligan.workers.sandbox.isolation import NotConfined
-from mulligan.workers.sandbox.subprocesses import isolation_of
+from mulligan.workers.sandbox.subprocesses import check_start, isolation_of
 from mulligan.workers.services import Services
 from mulligan.workers.settings.config_file import OTHER_VARIABLES, config_path
 from mulligan.workers.settings.model import Settings
@@ -100,6 +102,7 @@ def _isolation(settings: Settings) -> Iterator[Check]:
     except NotConfined as error:
         yield fail("isolation", "programs under test cannot be confined", str(error))
         return
+    yield from _sandbox_read(settings)
     said = ", ".join(found.layers)
     missing = "; ".join(f"{name}: {why}" for name, why in found.missing.items())
     if found.kind == "none":
@@ -112,6 +115,18 @@ def _isolation(settings: Settings) -> Iterator[Check]:
         yield ok("isolation", said)
     for gap in found.gaps:
         yield warn("isolation", gap, "install bubblewrap, or use a later kernel")
+
+
+def _sandbox_read(settings: Settings) -> Iterator[Check]:
+    """Report what programs cannot be shown."""
+    fix = "correct sandbox_read in mulligan.toml"
+    for path in settings.sandbox_read:
+        if not path.exists():
+            yield warn("isolation", f"sandbox_read: there is no {path}", fix)
+    try:
+        check_start(["true"], program_limits(settings))
+    except VerifierError as error:
+        yield fail("isolation", f"sandbox_read: {error}", fix)
 
 
 def _webhooks(settings: Settings) -> Iterator[Check]:
@@ -166,12 +181,19 @@ def check_embedded(settings: Settings) -> Check | None:
 
 
 def _profiles(settings: Settings) -> Iterator[Check]:
-    problems = RunnerRegistry(profiles=settings.runners).check_profiles()
+    confinement = program_limits(settings).confinement
+    registry = RunnerRegistry(profiles=settings.runners, confinement=confinement)
+    problems = registry.check_profiles()
     for problem in problems:
         yield fail("profiles", str(problem), "correct it in mulligan.toml")
     if not problems:
-        names = ", ".join(sorted(settings.runners)) or "none named in mulligan.toml"
-        yield ok("profiles", names)
+        stuck = _cannot_start(registry)
+        for name, why in stuck.items():
+            fix = "correct it in mulligan.toml, or on this computer if its jobs run here"
+            yield warn("profiles", f"[runners.{name}] cannot run here: {why}", fix)
+        names = ", ".join(sorted(set(settings.runners) - set(stuck)))
+        if names or not stuck:
+            yield ok("profiles", names or "none named in mulligan.toml")
     for name, profile in settings.runners.items():
         for variable in sorted(_key_names(profile)):
             if not os.environ.get(variable):
@@ -179,9 +201,27 @@ def _profiles(settings: Settings) -> Iterator[Check]:
                 yield warn("keys", f"{variable} of [runners.{name}] is not set here", fix)
 
 
+def _cannot_start(registry: RunnerRegistry) -> dict[str, str]:
+    """Return the profiles whose programs cannot be started on this computer, and why."""
+    found: dict[str, str] = {}
+    for name in sorted(registry.profiles):
+        runner = registry.resolve(RunnerSpec(profile=name), allow_inline=False)
+        if isinstance(runner, CommandRunner):
+            try:
+                isolation_of(registry.confinement)
+            except NotConfined:
+                return {}  # it is reported for all of them
+            try:
+                runner.check_here()
+            except VerifierError as error:
+                found[name] = str(error)
+    return found
+
+
 def _key_names(profile: Mapping[str, Any]) -> set[str]:
-    """Return the names of the variables that hold the keys of a profile and its fallbacks."""
+    """Return the names of the variables that a profile and its fallbacks need."""
     found = {str(profile["api_key_env"])} if profile.get("api_key_env") else set()
+    found |= set(profile.get("env") or ()) if profile.get("kind") == "command" else set()
     fallbacks = profile.get("fallbacks")
     for fallback in fallbacks if isinstance(fallbacks, list) else ():
         if isinstance(fallback, Mapping):

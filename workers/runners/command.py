@@ -7,11 +7,12 @@ prints plus what it changes there.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from mulligan.policies.failures.command_output import first_error
 from mulligan.policies.jobs.job import Message, Output, Seconds
@@ -22,9 +23,16 @@ from mulligan.tasks.ports.runners import Request
 from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
 from mulligan.workers.sandbox.confinement import STRICT, Confinement, Endpoint, VisiblePath
 from mulligan.workers.sandbox.diff import make_diff, read_diff
+from mulligan.workers.sandbox.home_files import HomeFile, copy_home_files
 from mulligan.workers.sandbox.limits import Limits, ResourceLimits
+from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.programs import ProgramMissing
-from mulligan.workers.sandbox.subprocesses import Completed, clean_environment, run
+from mulligan.workers.sandbox.subprocesses import (
+    Completed,
+    check_start,
+    clean_environment,
+    run,
+)
 from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.sandbox.workspace import PrivateCopy, private_copy
 
@@ -42,6 +50,37 @@ _STDERR_TAIL = 2000
 _LONGEST_ANSWER = 4 << 20
 _LARGEST_DIFF = 200 << 20
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+#: What programs say when they miss a file, a right or a network.
+_MISSES_SOMETHING = re.compile(
+    r"no such file|not found|enoent|permission|eacces|eperm|not permitted|denied|read-only"
+    r"|connect|network|resolve|resolution|unreachable|enotfound|eai_again|fetch failed|getaddrinfo"
+    r"|log ?in|logged in|credential|unauthorized",
+    re.IGNORECASE,
+)
+_CONFINED = (
+    "programs see no home directory and no network unless the profile allows them"
+    " (docs/runners.md#command)"
+)
+
+
+def _check_variable(name: str) -> str:
+    if name in ("HOME", "TMPDIR"):
+        raise ValueError(
+            f"the variable {name} is private to each program; name the files that it needs in"
+            " home_files, and directories that it may read in read"
+        )
+    if name == "PATH":
+        raise ValueError(
+            "the variable PATH is always passed on; name where programs are installed in read"
+        )
+    if name.upper().startswith("MULLIGAN_"):
+        raise ValueError(
+            f"the variable {name} is a setting of mulligan, which no program gets; use another name"
+        )
+    return name
+
+
+_Variable = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$"), AfterValidator(_check_variable)]
 
 
 class CommandOptions(Value):
@@ -51,12 +90,14 @@ class CommandOptions(Value):
     argv: tuple[Annotated[str, Field(pattern=r"^[^\x00]*$")], ...] = Field(min_length=1)
     timeout: Annotated[Seconds, Field(gt=0)] | None = None
     #: Names of variables to pass on, besides PATH, the locale and a private home.
-    env: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], ...] = ()
+    env: tuple[_Variable, ...] = ()
     limits: ResourceLimits = _AGENT_LIMITS
     #: The only places that the program may connect to, as `host:port`; none by default.
     network: tuple[Endpoint, ...] = Field(default=(), max_length=50)
     #: Files and directories that it may read, such as those that it is installed in.
     read: tuple[VisiblePath, ...] = ()
+    #: Files and directories of the workers' home that are copied to its private home.
+    home_files: tuple[HomeFile, ...] = Field(default=(), max_length=50)
     #: Whose limits and breaker count; several programs may use one account.
     provider: Annotated[str, Field(pattern=r"^[\w][\w.:/@+-]{0,199}$")] | None = None
     #: Exit codes by which the program says that its credits or its quota are used up.
@@ -127,12 +168,15 @@ class CommandRunner:
 
     def _run(self, request: Request, directory: Path, variables: Mapping[str, str]) -> Completed:
         options = self._options
+        env = clean_environment(directory.parent, variables)
         try:
+            never = self._limits.confinement.never_read
+            copy_home_files(options.home_files, Path(env["HOME"]), never)
             return run(
                 options.argv,
                 cwd=directory,
                 timeout=min(request.timeout, options.timeout or request.timeout),
-                env=clean_environment(directory.parent, variables),
+                env=env,
                 limits=self._limits,
                 stdin=prompt_text(request.messages),
                 max_output_bytes=_LONGEST_ANSWER,
@@ -158,12 +202,27 @@ class CommandRunner:
         }
         reason = evidence["error"] or "nothing on stderr"
         message = f"{self._options.argv[0]} {_describe_exit(completed)}: {reason}"
+        if completed.is_confined and _MISSES_SOMETHING.search(stderr[-_STDERR_TAIL:]):
+            message += f"; {_CONFINED}"
         return RunnerError(message, evidence, final=False)
 
     def _says_out_of_credits(self, completed: Completed) -> bool:
         """Whether its exit code says so. What it prints is never asked: it may quote anything."""
         codes = self._options.out_of_credits_exit_codes
         return not completed.timed_out and completed.exit_code in codes
+
+    def check_here(self) -> None:
+        """Raise VerifierError if the program cannot be started on this computer.
+
+        It is not started itself: another one is, confined in the same way.
+        """
+        options = self._options
+        for path in options.read:
+            if not path.exists():
+                raise VerifierError(f"there is no {path} (`read`)")
+        check_start(options.argv, self._limits)
+        with private_directory() as work:
+            copy_home_files(options.home_files, work, self._limits.confinement.never_read)
 
     def _store_diff(self, copy: PrivateCopy) -> str | None:
         """Store what the program changed and return its address, or None if nothing changed."""

@@ -41,6 +41,9 @@ class Confinement(Value):
     network: tuple[Endpoint, ...] = ()
     #: Places that they may never connect to: the broker, the ledger and the console.
     never: tuple[str, ...] = ()
+    #: Files and directories that they may never see: mulligan's home, and where the sockets of the
+    #: broker and the ledger are.
+    never_read: tuple[Path, ...] = ()
 
 
 #: Confined in the best way that works, without a network.

@@ -79,16 +79,19 @@ def find_isolation(confinement: Confinement, works: Callable[[Isolation], str]) 
     """
     with _finding:
         found = _found.get(confinement.kind) or _best(confinement.kind, works)
+        if found.kind == "none" and confinement.unsafe and confinement.kind != "auto":
+            # What the operator allows is a program without any confinement, where there is none.
+            found = _found.get("auto") or _best("auto", works)
         # A moment without memory or processes must not last as long as this process.
-        if found.kind != "none":
+        elif found.kind != "none":
             _found[confinement.kind] = found
     if found.kind == "none" and not confinement.unsafe:
         reasons = "; ".join(f"{name}: {why}" for name, why in found.missing.items())
-        other = "" if confinement.kind == "auto" else ', set sandbox = "auto"'
+        auto = "" if confinement.kind == "auto" else 'set sandbox = "auto", or '
         raise NotConfined(
-            f"no program is run, because it cannot be confined here ({reasons}). Install"
-            f" bubblewrap{other}, or use Linux 5.13 or later with Landlock; or set"
-            " unsafe_sandbox = true in mulligan.toml if every answer may do what this user may do"
+            f"{auto}install bubblewrap, or use Linux 5.13 or later with Landlock: programs cannot"
+            f" be confined here, so none is run ({reasons}). If every answer may do what this user"
+            " may do, set unsafe_sandbox = true in mulligan.toml"
         )
     return found
 

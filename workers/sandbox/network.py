@@ -25,11 +25,17 @@ log = logging.getLogger(__name__)
 
 _DOORS = "import sys; sys.path.insert(0, sys.argv.pop(1)); from launcher.doors import main; main()"
 _CHUNK = 65_536
+#: Connections of one program, and of all programs of this process: each takes two files.
 _MAX_CONNECTIONS = 128
-_CONNECT_SECONDS = 30.0
+_MAX_OF_PROCESS = 256
+_CONNECT_SECONDS = 10.0
+#: Seconds without accepting, if this process has no file left.
+_PAUSE_SECONDS = 0.2
 _LOCAL = ("localhost", "127.0.0.1")
 
 Place = tuple[str, int]
+
+_free_of_process = threading.BoundedSemaphore(_MAX_OF_PROCESS)
 
 
 class Network:
@@ -44,6 +50,9 @@ class Network:
         self._ours, self._inside = socket.socketpair()
         self._ours.settimeout(None)
         self._connections: set[socket.socket] = set()
+        self._changing = threading.Lock()
+        self._ended = threading.Event()
+        self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
 
     @property
     def descriptor(self) -> int:
@@ -65,20 +74,29 @@ class Network:
             yield
         finally:
             self._inside.close()
+            self._ended.set()
             with contextlib.suppress(OSError):
                 self._ours.shutdown(socket.SHUT_RDWR)
             thread.join()
             self._ours.close()
-            for connection in tuple(self._connections):
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+            with self._changing:
+                for connection in self._connections:
+                    with contextlib.suppress(OSError):  # also ends an attempt to connect
+                        connection.shutdown(socket.SHUT_RDWR)
 
     def _serve(self) -> None:
-        message, descriptors, _, _ = socket.recv_fds(self._ours, 16, len(self._places))
+        _, descriptors, _, _ = socket.recv_fds(self._ours, 16, len(self._places))
         doors = [socket.socket(fileno=each) for each in descriptors]
-        if not message:
-            return
-        free = threading.Semaphore(_MAX_CONNECTIONS)
+        try:
+            if len(doors) == len(self._places):
+                self._accept_all(doors)
+            elif not self._ended.is_set():
+                log.warning("A program has no network: no file is left in this process")
+        finally:
+            for door in doors:
+                door.close()
+
+    def _accept_all(self, doors: Sequence[socket.socket]) -> None:
         with selectors.DefaultSelector() as selector:
             # The other end is closed when the program has ended.
             selector.register(self._ours, selectors.EVENT_READ)
@@ -90,49 +108,89 @@ class Network:
                 if any(key.fileobj is self._ours for key, _ in ready):
                     break
                 for key, _ in ready:
-                    with contextlib.suppress(OSError):
-                        self._accept(key.fileobj, key.data, free)  # type: ignore[arg-type]
-        for door in doors:
-            door.close()
+                    try:
+                        inside, _ = key.fileobj.accept()  # type: ignore[union-attr]
+                    except BlockingIOError:
+                        continue
+                    except OSError:  # no file is left; the connection waits
+                        self._ended.wait(_PAUSE_SECONDS)
+                    else:
+                        self._start(inside, key.data)
 
-    def _accept(self, door: socket.socket, place: Place, free: threading.Semaphore) -> None:
-        inside, _ = door.accept()
+    def _start(self, inside: socket.socket, place: Place) -> None:
+        """Pass a connection on in a thread of its own, unless there are too many."""
         inside.setblocking(True)
-        if not free.acquire(blocking=False):
+        if not self._free.acquire(blocking=False):
+            inside.close()
+            return
+        if not _free_of_process.acquire(blocking=False):
+            self._free.release()
             inside.close()
             return
 
         def pass_on() -> None:
             try:
-                with inside, self._connect(place) as outside:
-                    both = {inside, outside}
-                    self._connections |= both
-                    try:
-                        _pump(inside, outside)
-                    finally:
-                        self._connections -= both
+                with self._kept(inside):
+                    self._pass_on(inside, place)
             except OSError as error:
                 log.info("A program's connection to %s:%s failed: %s", *place, error)
             finally:
-                free.release()
+                _free_of_process.release()
+                self._free.release()
 
-        threading.Thread(target=pass_on, name="sandbox connection", daemon=True).start()
+        try:
+            threading.Thread(target=pass_on, name="sandbox connection", daemon=True).start()
+        except RuntimeError:  # no thread is left
+            _free_of_process.release()
+            self._free.release()
+            inside.close()
 
-    def _connect(self, place: Place) -> socket.socket:
-        """Connect to the place, at an address that was checked."""
+    def _pass_on(self, inside: socket.socket, place: Place) -> None:
+        problem: OSError = OSError("the name has no address")
+        for address, port in self._allowed(place):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            with self._kept(socket.socket(family)) as outside:
+                outside.settimeout(_CONNECT_SECONDS)
+                try:
+                    outside.connect((address, port))
+                except OSError as error:
+                    problem = error
+                    continue
+                _pump(inside, outside)
+                return
+        raise problem
+
+    @contextlib.contextmanager
+    def _kept(self, connection: socket.socket) -> Iterator[socket.socket]:
+        """Close the connection at the end, or when the program has ended."""
+        with connection:
+            with self._changing:
+                if self._ended.is_set():
+                    raise OSError("the program has ended")
+                self._connections.add(connection)
+            try:
+                yield connection
+            finally:
+                with self._changing:
+                    self._connections.discard(connection)
+
+    def _allowed(self, place: Place) -> list[Place]:
+        """Return the addresses of a place that may be connected to. Raise OSError if none may."""
+        found: list[Place] = []
         forbidden = {each for endpoint in self._never for each in _addresses(_place(endpoint))}
         problem: OSError = OSError("the name has no address")
         for address, port in _resolve(place):
             if _normal(address, port) in forbidden:
                 problem = OSError("the broker, the ledger and the console are never allowed")
-            elif place[0] not in _LOCAL and (_is_here(address) or _is_inner(address)):
-                problem = OSError(f"{address} is this computer or its link; name localhost instead")
+            elif place[0] not in _LOCAL and _is_inner(address):
+                problem = OSError(f"{address} is an address of the link, which is never allowed")
+            elif place[0] not in _LOCAL and _is_here(address):
+                problem = OSError(f"{address} is this computer; name localhost instead")
             else:
-                try:
-                    return socket.create_connection((address, port), timeout=_CONNECT_SECONDS)
-                except OSError as error:
-                    problem = error
-        raise problem
+                found.append((address, port))
+        if not found:
+            raise problem
+        return found
 
 
 def open_network(confinement: Confinement, kind: str) -> Network | None:
@@ -166,29 +224,29 @@ def _addresses(place: Place) -> set[Place]:
 
 def _normal(address: str, port: int) -> Place:
     """Return one name for all addresses of this computer."""
-    return ("here" if _is_here(address) else address), port
+    return ("here" if _is_here(address) else str(_parsed(address))), port
 
 
 def _is_here(address: str) -> bool:
-    parsed = ipaddress.ip_address(address.partition("%")[0])
+    parsed = _parsed(address)
     if parsed.is_loopback or parsed.is_unspecified:
         return True
     family = socket.AF_INET6 if parsed.version == 6 else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.bind((address, 0))
+            probe.bind((str(parsed), 0))
         except OSError:
             return False
     return True
 
 
 def _is_inner(address: str) -> bool:
+    return _parsed(address).is_link_local
+
+
+def _parsed(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     parsed = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return any(
-        each.is_loopback or each.is_link_local or each.is_unspecified
-        for each in (parsed, mapped or parsed)
-    )
+    return getattr(parsed, "ipv4_mapped", None) or parsed
 
 
 def _pump(one: socket.socket, other: socket.socket) -> None:

@@ -15,6 +15,7 @@ import stat
 import subprocess
 import tempfile
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -24,6 +25,8 @@ _LOCK = "owner.lock"
 _REMOVE_SECONDS = 60.0
 #: How long an attempt waits for its directory to be removed.
 _WAIT_SECONDS = 1.0
+#: Users that no system gives out (systemd's table of user IDs), for programs that root starts.
+_USERS = range(60_600, 61_180)
 #: Roots that this process has already cleaned up.
 _tidied: set[Path] = set()
 _tidying = threading.Lock()
@@ -46,6 +49,14 @@ def private_directory(root: Path | None = None) -> Iterator[Path]:
         yield work
     finally:
         _wait_a_little_for(lambda: _remove_locked(private, lock))
+
+
+def user_of(work: Path) -> int:
+    """Return the user of the programs that root starts in a private directory.
+
+    It follows from the directory's random name, so that its number can be removed from texts.
+    """
+    return _USERS[zlib.crc32(os.fsencode(work.parent)) % len(_USERS)]
 
 
 def tidy_once(root: Path | None = None) -> None:

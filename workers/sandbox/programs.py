@@ -29,19 +29,46 @@ def find_program(program: str, cwd: Path, env: Mapping[str, str], visible: Seque
     return next(seen, found[0])
 
 
-def require_interpreter(program: Path, visible: Sequence[str]) -> None:
-    """Raise ProgramMissing if the interpreter of a script is not in the visible directories."""
-    interpreter = _interpreter(program)
-    if interpreter is None:
+def require_interpreter(program: Path, env: Mapping[str, str], visible: Sequence[str]) -> None:
+    """Raise ProgramMissing if the interpreter of a script is not in the visible directories.
+
+    Of ``#!/usr/bin/env NAME``, that is the first NAME on PATH: inside, another might be found.
+    """
+    words = _first_line(program)
+    if not words:
         return
+    interpreter = Path(words[0])
     if not _is_program(interpreter):
         raise ProgramMissing(f"{program.name}: cannot be started: there is no {interpreter}")
+    if interpreter.name == "env" and (name := _name_for_env(words[1:])):
+        places = _places(name, Path("/"), env)
+        interpreter = next(filter(_is_program, places), interpreter)
     if hidden := hidden_links(interpreter, tuple(visible)):
+        wanted = ", ".join(dict.fromkeys(map(_installation, hidden)))
         raise ProgramMissing(
             f"{program.name}: cannot be started: {hidden[0]} is outside the directories that"
-            " programs under test can see; name what it needs in sandbox_read of mulligan.toml, or"
+            f" programs under test can see; name {wanted} in sandbox_read of mulligan.toml, or"
             " in `read` of the runner's profile"
         )
+
+
+def _name_for_env(words: Sequence[str]) -> str | None:
+    """Return the program that ``env`` starts with these arguments, unless they say where it is."""
+    for word in words:
+        name = word.removeprefix("-S")
+        if name and not name.startswith("-") and "=" not in name:
+            return name if "/" not in name else None
+    return None
+
+
+def _installation(file: str) -> str:
+    """Return the directory that a program is installed in, with its libraries, or its own one.
+
+    A directory of many programs' links, such as ~/.local/bin, stands for itself.
+    """
+    folder = Path(file).parent
+    shared = Path(file).is_symlink() or folder.parent in (Path.home(), Path.home() / ".local")
+    return str(folder.parent if folder.name in ("bin", "shims") and not shared else folder)
 
 
 def _places(program: str, cwd: Path, env: Mapping[str, str]) -> Iterator[Path]:
@@ -56,9 +83,9 @@ def _is_program(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-def _interpreter(path: Path) -> Path | None:
-    """Return the interpreter that a script names in its first line."""
+def _first_line(path: Path) -> list[str]:
+    """Return the interpreter that a script names in its first line, and its arguments."""
     with path.open("rb") as file:
         first = file.readline(_LONGEST_FIRST_LINE)
     words = first[2:].split() if first.startswith(b"#!") else []
-    return Path(os.fsdecode(words[0])) if words else None
+    return [os.fsdecode(word) for word in words]

@@ -34,7 +34,13 @@ from mulligan.workers.sandbox.programs import (
     require_interpreter,
 )
 from mulligan.workers.sandbox.streams import CappedOutput, pump
-from mulligan.workers.sandbox.surroundings import LAUNCHER, Surroundings, launcher_config
+from mulligan.workers.sandbox.surroundings import (
+    LAUNCHER,
+    PROGRAM_USER,
+    Surroundings,
+    launcher_config,
+    require_hidden,
+)
 
 #: Starts the launcher without this package's own __init__ modules, which take longer.
 _LAUNCHER = (
@@ -63,21 +69,26 @@ class Completed:
     elapsed: float
     #: How it was confined.
     layers: tuple[str, ...] = ()
+    is_confined: bool = False
 
 
 def clean_environment(private: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return an allow-listed environment without secrets, with private home and temp folders."""
+    """Return an allow-listed environment without secrets, with private home and temp folders.
+
+    ``extra`` adds to it, but changes neither these folders, which the program may write, nor PATH.
+    """
     env = {
         name: value
         for name, value in os.environ.items()
         if name in _ALLOWED or name.startswith("LC_")
     }
-    env.setdefault("PATH", DEFAULT_PATH)
+    own = {"PATH": env.get("PATH", DEFAULT_PATH)}
     for name, folder in (("HOME", "home"), ("TMPDIR", "tmp")):
         directory = private / folder
         directory.mkdir(parents=True, exist_ok=True)
-        env[name] = str(directory)
-    return env | dict(extra or {})
+        own[name] = str(directory)
+    # Its user may have no name here, and programs ask for one.
+    return {**env, "USER": PROGRAM_USER, "LOGNAME": PROGRAM_USER, **(extra or {}), **own}
 
 
 def run(
@@ -105,17 +116,10 @@ def run(
     hide_process()
     if not cwd.is_dir():
         raise VerifierError(f"the directory to run in does not exist: {cwd}")
-    confinement = limits.confinement
-    isolation = isolation_of(confinement)
-    named = [path for path in map(Path, argv[1:]) if path.is_absolute() and path.is_file()]
-    seen = (*confinement.read, *read, *named)
-    around = Surroundings(cwd=cwd, env=env, limits=limits, read=seen)
-    program = find_program(argv[0], cwd, env, (*around.readable, *around.writable))
-    around = replace(around, read=(*seen, program))
-    if isolation.kind != "none":
-        require_interpreter(program, (*around.readable, *around.writable))
+    isolation = isolation_of(limits.confinement)
+    around = _surroundings(argv, isolation, cwd, env, limits, read)
     cap = max_output_bytes if max_output_bytes is not None else limits.output_bytes
-    network = open_network(confinement, isolation.kind)
+    network = open_network(limits.confinement, isolation.kind)
     if network is None:
         return _run(argv, isolation, around, timeout, stdin, cap, pass_fds)
     with network.open():
@@ -124,9 +128,44 @@ def run(
         return _run(network.argv(argv), isolation, around, timeout, stdin, cap, inside)
 
 
+def _surroundings(
+    argv: Sequence[str],
+    isolation: Isolation,
+    cwd: Path,
+    env: Mapping[str, str],
+    limits: Limits,
+    read: Sequence[Path] = (),
+) -> Surroundings:
+    """Return what the program gets to see. Raise VerifierError if it cannot be started so."""
+    named = [path for path in map(Path, argv[1:]) if path.is_absolute() and path.is_file()]
+    seen = (*limits.confinement.read, *read, *named)
+    around = Surroundings(cwd=cwd, env=env, limits=limits, read=seen)
+    if isolation.kind != "none":
+        require_hidden(isolation, around)
+    program = find_program(argv[0], cwd, env, (*around.readable, *around.writable))
+    around = replace(around, read=(*seen, program))
+    if isolation.kind != "none":
+        require_interpreter(program, env, (*around.readable, *around.writable))
+    return around
+
+
 def isolation_of(confinement: Confinement) -> Isolation:
     """Return how programs are confined here. Raise NotConfined if they cannot be."""
     return find_isolation(confinement, _try)
+
+
+def check_start(argv: Sequence[str], limits: Limits) -> None:
+    """Raise VerifierError if a program could not be started here; start only a harmless one.
+
+    A program in the workspace is not looked for.
+    """
+    with private_directory() as work:
+        env, isolation = clean_environment(work.parent), isolation_of(limits.confinement)
+        if argv[0].startswith("/") or "/" not in argv[0]:
+            _surroundings(argv, isolation, work, env, limits)
+        done = run(["true"], cwd=work, timeout=_TRY_SECONDS, env=env, limits=limits)
+    if done.exit_code != 0:
+        raise VerifierError(done.stderr.strip() or "no program can be started")
 
 
 def _try(isolation: Isolation) -> str:
@@ -178,6 +217,7 @@ def _run(
         stderr=err.text + (f"\nerror: stopped because it {exceeded}\n" if exceeded else ""),
         elapsed=monotonic() - started,
         layers=isolation.layers,
+        is_confined=isolation.kind != "none",
     )
 
 

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import base64
 import os
-import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mulligan.workers.sandbox import control_groups, seccomp
-from mulligan.workers.sandbox.isolation import Isolation
+from mulligan.workers.sandbox.isolation import Isolation, NotConfined
 from mulligan.workers.sandbox.launcher.confine import landlock_version
 from mulligan.workers.sandbox.limits import Limits
+from mulligan.workers.sandbox.private import user_of
 from mulligan.workers.sandbox.visible_files import (
     FOR_LANDLOCK,
     hidden_links,
+    is_below,
     system_files,
     system_links,
 )
 
-#: Users that no system gives out (systemd's table of user IDs), for programs that root starts.
-_USERS = range(60_600, 61_180)
+#: The name of a program's user, whatever its number.
+PROGRAM_USER = "sandbox"
 #: The size of /tmp and of /dev/shm. TMPDIR is elsewhere, and has the limit of all files.
 _TEMPORARY_BYTES = 256 << 20
+#: The first port that needs no capability.
+_FIRST_FREE_PORT = 1024
 #: The version of Landlock that covers shortening a file.
 _COVERS_TRUNCATE = 3
 #: The files of the launcher, of which one part runs inside.
@@ -58,10 +61,42 @@ class Surroundings:
             found += [each for each in hidden_links(path, tuple(found)) if os.path.exists(each)]  # noqa: PTH110
         return [path for path in found if path not in self.writable]
 
+    @property
+    def covered(self) -> list[str]:
+        """The places at which visible directories contain what may never be seen."""
+        return [place for _, place in self.contained()]
+
+    def contained(self) -> Iterator[tuple[str, str]]:
+        """Yield visible directories, and where in them is what may never be seen."""
+        for path in self.readable:
+            real = os.path.realpath(path)
+            for secret in self.limits.confinement.never_read:
+                if is_below(str(secret), {real}) and os.path.lexists(secret):
+                    yield path, os.path.normpath(os.path.join(path, os.path.relpath(secret, real)))  # noqa: PTH118
+
+
+def require_hidden(isolation: Isolation, around: Surroundings) -> None:
+    """Raise NotConfined if the program would see what it may never see."""
+    never = {str(each) for each in around.limits.confinement.never_read}
+    for path in around.read:
+        own = hidden_links(path, (*system_files(), *around.writable))
+        if own and is_below(os.path.realpath(path), never):
+            raise NotConfined(
+                f"{path} cannot be shown to programs: files or sockets of mulligan, its broker or"
+                " its ledger are there; move what programs need elsewhere, and correct `read` of"
+                " the profile, sandbox_read or the argument"
+            )
+    for folder, place in around.contained() if isolation.kind == "landlock" else ():
+        raise NotConfined(
+            f"name smaller directories than {folder} in `read` of the profile or in sandbox_read:"
+            f" {place} is in it, which programs may never see, and Landlock cannot leave it out;"
+            " or install bubblewrap, which can"
+        )
+
 
 def launcher_config(isolation: Isolation, around: Surroundings) -> dict[str, Any]:
     """Return how the launcher confines a program."""
-    uid = secrets.choice(_USERS) if isolation.other_user else None
+    uid = user_of(around.cwd) if isolation.other_user else None
     wrapped, floor = isolation.kind == "bubblewrap", isolation.kind == "landlock"
     calls = b""
     if isolation.kind != "none" and seccomp.is_supported():
@@ -91,9 +126,9 @@ def _bubblewrap(around: Surroundings) -> list[str]:
     found = [
         shutil.which("bwrap") or "bwrap", "--die-with-parent", "--unshare-user", "--unshare-pid",
         "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
-        "--disable-userns", "--cap-drop", "ALL", "--hostname", "sandbox",
+        "--cap-drop", "ALL", "--hostname", "sandbox",
         "--size", size, "--perms", "1777", "--tmpfs", "/tmp",  # noqa: S108 - its own
-        "--proc", "/proc", "--dev", "/dev",
+        "--proc", "/proc", *_devices(around),
         "--size", size, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev",  # noqa: S108
     ]  # fmt: skip
     for link, target in links.items():
@@ -101,11 +136,36 @@ def _bubblewrap(around: Surroundings) -> list[str]:
     for path in around.readable:
         if path not in links:
             found += ["--ro-bind", path, path]
+    covered = around.covered
+    folders = [place for place in covered if Path(place).is_dir()]
+    for place in covered:
+        found += ["--tmpfs", place] if place in folders else ["--ro-bind", "/dev/null", place]
+    for path in around.readable:
+        if is_below(path, set(covered)) and path not in covered:
+            found += ["--ro-bind", path, path]
     for path in around.writable:
         found += ["--bind", path, path]
-    if around.hosts is not None:  # for ports below 1024 of a network that is its own
-        found += ["--cap-add", "CAP_NET_BIND_SERVICE"]
+    for place in folders:
+        found += ["--remount-ro", place]
     return [*found, "--remount-ro", "/", "--chdir", str(around.cwd)]
+
+
+def _devices(around: Surroundings) -> list[str]:
+    """Return the options for /dev and for further namespaces.
+
+    Ports below 1024 need a capability over the network. Bubblewrap would make a second user
+    namespace, in which there is none, for --disable-userns and for the terminals of --dev. So there
+    are no terminals then, and only the filter of system calls forbids namespaces.
+    """
+    ports = (int(each.rpartition(":")[2]) for each in around.limits.confinement.network)
+    if around.hosts is None or min(ports) >= _FIRST_FREE_PORT or not seccomp.is_supported():
+        return ["--disable-userns", "--dev", "/dev"]
+    found = ["--cap-add", "CAP_NET_BIND_SERVICE", "--tmpfs", "/dev"]
+    for name in ("null", "zero", "full", "random", "urandom"):
+        found += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        found += ["--symlink", f"/proc/self/fd/{number}", f"/dev/{name}"]
+    return [*found, "--symlink", "/proc/self/fd", "/dev/fd"]
 
 
 def _made_files(around: Surroundings, uid: int) -> dict[str, str]:
@@ -113,7 +173,7 @@ def _made_files(around: Surroundings, uid: int) -> dict[str, str]:
     home = around.env.get("HOME", "/")
     hosts = {"localhost": "127.0.0.1", **(around.hosts or {})}
     return {
-        "/etc/passwd": f"sandbox:x:{uid}:{uid}:sandbox:{home}:/bin/sh\n",
-        "/etc/group": f"sandbox:x:{uid}:\n",
+        "/etc/passwd": f"{PROGRAM_USER}:x:{uid}:{uid}:{PROGRAM_USER}:{home}:/bin/sh\n",
+        "/etc/group": f"{PROGRAM_USER}:x:{uid}:\n",
         "/etc/hosts": "".join(f"{address} {name}\n" for name, address in hosts.items()),
     }

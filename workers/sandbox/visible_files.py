@@ -42,7 +42,7 @@ def system_files() -> tuple[str, ...]:
     wanted = (*_SYSTEM, *_CONFIGURATION, *python, str(own), *layers)
     found: list[str] = []
     for path in wanted:
-        if Path(path).exists() and not _is_below(path, set(found)):
+        if Path(path).exists() and not is_below(path, set(found)):
             found.append(path)
     return tuple(found)
 
@@ -55,10 +55,11 @@ def system_links() -> Mapping[str, str]:
 def hidden_links(path: Path, directories: tuple[str, ...]) -> list[str]:
     """Return the path and those that its links lead to, except what is in the directories."""
     places = {*map(os.path.realpath, directories), *directories}
-    return [each for each in _links(str(path)) if not _is_below(each, places)]
+    return [each for each in _links(str(path)) if not is_below(each, places)]
 
 
-def _is_below(path: str, places: set[str]) -> bool:
+def is_below(path: str, places: set[str]) -> bool:
+    """Return whether the path is one of the places, or in one."""
     return path in places or any(str(each) in places for each in Path(path).parents)
 
 

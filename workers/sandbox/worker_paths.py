@@ -7,6 +7,7 @@ this worker's are removed: a test may compare other paths, and its message must 
 
 from __future__ import annotations
 
+import os
 import re
 import site
 import sys
@@ -16,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import mulligan
+from mulligan.workers.sandbox.private import user_of
 
 _TERMINAL = re.compile(
     r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)|[@-Z\\-_])"
@@ -26,13 +28,17 @@ _PYTEST_TEMPORARY = re.compile(r"pytest-of-[^/\s]{1,100}/pytest-\d{1,9}/")
 
 
 class WorkerPaths:
-    """Removes a private copy's paths, and this worker's own, from texts."""
+    """Removes a private copy's paths and user, and this worker's own paths, from texts."""
+
+    _user: re.Pattern[str] | None = None
 
     def __init__(self, work: Path) -> None:
         """``work`` is the directory in which the program ran."""
         private = work.parent
         own = {f"{work}/": "", str(work): ".", f"{private}/home": "~"}
         self._use(own | {f"{private}/": ""})
+        if os.getuid() == 0:  # each program that root starts has a user of its own
+            self._user = re.compile(rf"(?<![\w.]){user_of(work)}(?![\w.])")
 
     @classmethod
     def of_this_process(cls) -> WorkerPaths:
@@ -52,6 +58,8 @@ class WorkerPaths:
         text = _TERMINAL.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
         text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
         text = self._pattern.sub(lambda found: self._names[found[0]], text)
+        if self._user is not None:
+            text = self._user.sub("<uid>", text)
         return _PYTEST_TEMPORARY.sub("", text)
 
 

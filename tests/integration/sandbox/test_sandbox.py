@@ -371,6 +371,8 @@ def test_the_environment_has_no_secrets(tmp_path: Path, monkeypatch: pytest.Monk
     assert names - {"LANG", "LANGUAGE", "TZ", "LC_ALL", "LC_CTYPE", "MULLIGAN_RUN", "PWD"} == {
         "EXTRA",
         "HOME",
+        "LOGNAME",
+        "USER",
         "LC_TIME",
         "PATH",
         "TMPDIR",

@@ -45,14 +45,13 @@ def run_command(
             "MULLIGAN_SEED": str(seed),
             "MULLIGAN_REPEAT": str(repeat),
             "PYTHONHASHSEED": str(seed),
-            "PATH": search_path(),
         }
         try:
             completed = run(
                 task.command or (),
                 cwd=work,
                 timeout=task.seconds,
-                env=clean_environment(work.parent, extra),
+                env=clean_environment(work.parent, extra) | {"PATH": search_path()},
                 limits=limits or Limits(),
             )
         except VerifierError as error:

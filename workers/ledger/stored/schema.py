@@ -88,6 +88,7 @@ CURRENT = StoredSchema(
         "EditDelta.reason=quarantined": 4,
         "RunnerSpec.command:network": 4,
         "RunnerSpec.command:read": 4,
+        "RunnerSpec.command:home_files": 4,
         "VerifierSpec.command.subprocess:network": 4,
     },
 )
