@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from mulligan.workers.sandbox.confinement import Confinement
 from mulligan.workers.sandbox.limits import Limits
+from mulligan.workers.sandbox.visible_files import home_directory
 from mulligan.workers.settings.model import Settings
 
 _PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "amqps": 5671, "http": 80, "https": 443}
@@ -52,7 +53,7 @@ def _never_read(settings: Settings) -> tuple[Path, ...]:
 def _hideable(socket: Path) -> Path:
     """Return the directory of a socket, which may be made anew; or the socket, if others use it."""
     folder = socket.parent
-    if folder in (Path.home(), *Path.home().parents) or not folder.is_dir():
+    if folder in (home_directory(), *home_directory().parents) or not folder.is_dir():
         return socket
     shared = folder.stat().st_mode & stat.S_ISVTX or str(folder) in ("/run", "/var")
     return socket if shared else folder

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from mulligan.tasks.ports.errors import VerifierError
-from mulligan.workers.sandbox.visible_files import is_below
+from mulligan.workers.sandbox.visible_files import home_directory, is_below
 
 _MOST_BYTES = 20_000_000
 _MOST_FILES = 10_000
@@ -45,7 +45,7 @@ def copy_home_files(names: Sequence[str], target: Path, never: Sequence[Path] = 
     Of directories, only regular files are copied, and what links in them lead to, if that is a
     file of the home.
     """
-    home, left, count = Path.home().resolve(), _MOST_BYTES, 0
+    home, left, count = home_directory().resolve(), _MOST_BYTES, 0
     for source, name in (found for each in names for found in _files(home, each)):
         real = source.resolve()
         if any(is_below(str(real), {str(each)}) for each in never):

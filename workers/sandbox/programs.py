@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mulligan.tasks.ports.errors import VerifierError
-from mulligan.workers.sandbox.visible_files import hidden_links
+from mulligan.workers.sandbox.visible_files import hidden_links, home_directory
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _LONGEST_FIRST_LINE = 256
@@ -67,7 +67,10 @@ def _installation(file: str) -> str:
     A directory of many programs' links, such as ~/.local/bin, stands for itself.
     """
     folder = Path(file).parent
-    shared = Path(file).is_symlink() or folder.parent in (Path.home(), Path.home() / ".local")
+    shared = Path(file).is_symlink() or folder.parent in (
+        home_directory(),
+        home_directory() / ".local",
+    )
     return str(folder.parent if folder.name in ("bin", "shims") and not shared else folder)
 
 

@@ -180,6 +180,8 @@ def _try(isolation: Isolation) -> str:
             return str(error)
     if done.stdout == "confined\n":
         return ""
+    if done.timed_out:
+        return f"a program did not start within {_TRY_SECONDS:g} s"
     return (done.stderr.strip() or f"exit code {done.exit_code}").splitlines()[-1]
 
 

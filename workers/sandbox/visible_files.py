@@ -47,6 +47,11 @@ def system_files() -> tuple[str, ...]:
     return tuple(found)
 
 
+def home_directory() -> Path:
+    """Return the home of this process's user, or a path that does not exist if it has none."""
+    return Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home raises for such a user
+
+
 def system_links() -> Mapping[str, str]:
     """Return those of the system's directories that are links, such as /bin → usr/bin."""
     return {path: str(Path(path).readlink()) for path in _SYSTEM if Path(path).is_symlink()}

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import mulligan
 from mulligan.workers.sandbox.private import user_of
+from mulligan.workers.sandbox.visible_files import home_directory
 
 _TERMINAL = re.compile(
     r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)|[@-Z\\-_])"
@@ -73,5 +74,5 @@ def _of_this_process() -> dict[str, str]:
     product = {str(Path(mulligan.__file__).parents[1]), str(Path(__file__).resolve().parents[2])}
     names = {f"{each}/": "" for each in packages | libraries | product}
     names |= {f"{each}/bin/": "" for each in prefixes if each != "/usr"}
-    home = str(Path.home())
+    home = str(home_directory())
     return names | ({f"{home}/": "~/"} if home != "/" else {})

@@ -24,6 +24,7 @@ from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.programs import ProgramMissing
 from mulligan.workers.sandbox.streams import CappedOutput
 from mulligan.workers.sandbox.subprocesses import Completed, clean_environment, run
+from mulligan.workers.sandbox.visible_files import home_directory
 
 
 def python(tmp_path: Path, code: str, **options: Any) -> Completed:
@@ -423,3 +424,10 @@ def test_the_umask_of_a_worker_changes_nothing(tmp_path: Path, mask: int) -> Non
     finally:
         os.umask(before)
     assert done.exit_code == 0, done.stderr
+
+
+def test_a_worker_without_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a user without an entry in the system's table, and no HOME."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    assert home_directory() == Path("~")
