@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
@@ -226,10 +227,11 @@ def test_the_program_ends_with_a_killed_worker(tmp_path: Path) -> None:
 
     def programs() -> list[int]:
         below = psutil.Process(worker.pid).children(recursive=True)
-        return [process.pid for process in below if process.name() == "sleep"]
+        with contextlib.suppress(psutil.NoSuchProcess):  # one has just ended
+            return [process.pid for process in below if process.name() == "sleep"]
+        return []
 
-    wait_for(lambda: len(programs()) == 2, "the program and its child")
-    found = programs()
+    found = wait_for(lambda: len(programs()) == 2 and programs(), "the program and its child")
     worker.kill()
     worker.wait()
     assert all(ends(pid) for pid in found)
