@@ -34,11 +34,6 @@ from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.subprocesses import Completed, clean_environment, isolation_of, run
 
-HERE = Path(__file__)
-ROOT = HERE.parents[2]
-#: Set in the run of these tests as an ordinary user.
-AS_A_USER = "MULLIGAN_TEST_AS_A_USER"
-
 
 def why_not(kind: Any) -> str:
     try:
@@ -751,36 +746,3 @@ def test_a_listed_place_is_reached_and_no_other() -> None:
             thread.join()
     assert "hello world" in completed.stdout, completed.stderr
     prevented(completed)
-
-
-# -- all of it as an ordinary user -----------------------------------------------------------------
-
-
-@pytest.mark.skipif(os.getuid() != 0 or AS_A_USER in os.environ, reason="it needs root")
-def test_all_of_it_as_an_ordinary_user(tmp_path: Path) -> None:
-    """Run this file again as a user without powers, in a mount namespace in which that user can
-    reach this Python and this repository."""
-    uid = 61_200
-    arguments = [
-        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}",
-        "-c", str(ROOT / "pyproject.toml"), f"--basetemp={tmp_path / 'base'}", str(HERE),
-    ]  # fmt: skip
-    code = f"""
-import os, sys
-sys.path.insert(0, {str(ROOT / "workers" / "sandbox")!r})
-from launcher import confine
-confine.change_user({uid}, {[sys.prefix, sys.base_prefix, str(ROOT), str(tmp_path)]!r})
-os.execv(sys.executable, {arguments!r})
-"""
-    os.chown(tmp_path, uid, uid)
-    env = {
-        **{name: os.environ[name] for name in ("PATH", "LANG", "CI") if name in os.environ},
-        AS_A_USER: "1",
-        "HOME": str(tmp_path),
-        "TMPDIR": str(tmp_path),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

@@ -1,0 +1,49 @@
+"""The attacks again, with a worker that is an ordinary user: it has no powers to confine with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+UID = 61_200
+#: Two parts, of which the first one takes about as long as the second.
+PARTS = {
+    "programs": ["test_escapes.py", "test_profiles.py", "test_exploding_trees.py"],
+    "inputs": ["test_exploding_inputs.py", "test_exploding_edits.py", "test_body_rights.py"],
+}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("part", PARTS)
+def test_all_of_it_as_an_ordinary_user(tmp_path: Path, part: str) -> None:
+    """Run these files again in a mount namespace in which an ordinary user can reach this Python
+    and this repository."""
+    arguments = [
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}",
+        "-c", str(ROOT / "pyproject.toml"), f"--basetemp={tmp_path / 'base'}",
+        *(str(HERE / name) for name in PARTS[part]),
+    ]  # fmt: skip
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(ROOT / "workers" / "sandbox")!r})
+from launcher import confine
+confine.change_user({UID}, {[sys.prefix, sys.base_prefix, str(ROOT), str(tmp_path)]!r})
+os.execv(sys.executable, {arguments!r})
+"""
+    os.chown(tmp_path, UID, UID)
+    env = {
+        **{name: os.environ[name] for name in ("PATH", "LANG", "CI") if name in os.environ},
+        "HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
