@@ -113,7 +113,8 @@ def print_checks(checks: Sequence[CheckStory]) -> None:
         points = f"  ({score(check.score)}/100)" if check.score is not None else ""
         screen.out().print(f"{check.verifier}  {check.summary}{points}", end="", soft_wrap=True)
         reservations = ", ".join(check.reservations)
-        screen.say(f"  {reservations}" if reservations else "", style="yellow")
+        style = "yellow" if check.not_confined else "dim"
+        screen.say(f"  {reservations}" if reservations else "", style=style)
         for error in check.errors:
             screen.say(f"      {error}")
         if check.more:
