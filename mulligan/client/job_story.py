@@ -38,8 +38,11 @@ def _attempt(attempt: AttemptStory) -> Iterator[str]:
     if attempt.answer is not None:
         yield f"  answered: {shortened(' '.join(attempt.answer.split()), _ANSWER)}"
     for check in attempt.checks:
-        inside = "  in_process" if check.in_process else ""
-        yield f"  {_MARKS[check.status]} {check.verifier}  {check.summary}".rstrip() + inside
+        said = (check.verifier, check.summary, ", ".join(check.reservations))
+        yield f"  {_MARKS[check.status]} {'  '.join(filter(None, said))}"
         yield from (f"      {error}" for error in check.errors)
+        yield from (f"      warning: {warning}" for warning in check.warnings)
+    if attempt.coercions:
+        yield f"  free repairs: {', '.join(attempt.coercions)}"
     if attempt.decision:
         yield f"  then: {attempt.decision}"

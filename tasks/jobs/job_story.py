@@ -25,7 +25,9 @@ from mulligan.policies.repair.retry import ChangeStrategy, Decision, Escalate, R
 from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 
-#: Maximum errors listed for one verifier.
+IN_PROCESS = "judged in its own process"
+NOT_CONFINED = "not confined"
+#: Maximum errors, and warnings, listed for one verifier.
 _ERRORS = 10
 #: Lines of two prompts that are matched, which takes a few hundredths of a second at worst. A page
 #: may compare the prompts of a hundred attempts.
@@ -56,6 +58,24 @@ class CheckStory:
     more: int
     #: Whether the answer ran in the process that reached this verdict.
     in_process: bool
+    #: What confined the programs that the verifier ran; None if it says nothing about it.
+    isolation: Sequence[str] | None
+    #: Without those about free repairs, which the attempt lists.
+    warnings: Sequence[str]
+
+    @property
+    def not_confined(self) -> bool:
+        """Whether the answer was run with the rights of the worker (``unsafe_sandbox``)."""
+        confining = ("bubblewrap", "landlock")
+        return self.isolation is not None and not any(
+            layer.startswith(confining) for layer in self.isolation
+        )
+
+    @property
+    def reservations(self) -> list[str]:
+        """What limits the trust in this verdict, in words."""
+        found = {IN_PROCESS: self.in_process, NOT_CONFINED: self.not_confined}
+        return [said for said, applies in found.items() if applies]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,9 +213,22 @@ def check_stories(results: Sequence[VerificationResult], *, texts: bool = True) 
                 errors=[_error(each, result, texts=texts) for each in errors[:_ERRORS]],
                 more=max(0, len(errors) - _ERRORS),
                 in_process=result.in_process,
+                isolation=_isolation(result),
+                warnings=_warnings(result) if texts else (),
             )
         )
     return found
+
+
+def _isolation(result: VerificationResult) -> list[str] | None:
+    layers = result.evidence.get("isolation")
+    return [str(layer) for layer in layers] if isinstance(layers, list) else None
+
+
+def _warnings(result: VerificationResult) -> list[str]:
+    found = [each for each in result.warnings if not each.startswith("coerced: ")]
+    more = len(found) - _ERRORS
+    return [*found[:_ERRORS], *([f"… {more} more"] if more > 0 else [])]
 
 
 def _error(finding: Finding, result: VerificationResult, *, texts: bool) -> CheckError:

@@ -24,7 +24,7 @@ def context(settings: SettingsMaker) -> Iterator[ConsoleContext]:
     opened.close()
 
 
-def test_the_record_the_api_the_page_and_the_command_line_say_in_process(
+def test_the_record_the_api_the_page_and_the_command_line_say_it(
     context: ConsoleContext, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "exercise").mkdir()
@@ -51,8 +51,11 @@ def test_the_record_the_api_the_page_and_the_command_line_say_in_process(
     shown = document["attempts"][0]["results"]
     assert [result.get("in_process") for result in shown] == [True, None, None]
     page = client.get(f"/jobs/{view.id}", headers={"Accept": "text/html"}).text
-    assert page.count(">in_process</abbr>") == 1
+    assert page.count(">judged in its own process</a>") == 1
     assert "could have forged this verdict" in page
+    assert "in_process" not in page
+    assert "ot confined" not in page
     print_story(view, diff=False, attempt=None)
     printed = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in printed if "in_process" in line] == ["pytest.subprocess"]
+    marked = [line.split()[1] for line in printed if "judged in its own process" in line]
+    assert marked == ["pytest.subprocess"]

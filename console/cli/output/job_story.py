@@ -87,6 +87,8 @@ def _print_attempt(attempt: AttemptStory, *, diff: bool, whole: bool) -> None:
     if attempt.answer is not None and (whole or not attempt.success):
         _print_block("answered", attempt.answer, most=None if whole else _ANSWER_LINES)
     print_checks(attempt.checks)
+    if attempt.coercions:
+        screen.say(f"  free repairs: {', '.join(attempt.coercions)}")
     if attempt.instruction and not attempt.escalated:
         screen.say(f"  instruction: {attempt.instruction}")
     if attempt.decision:
@@ -109,9 +111,13 @@ def print_checks(checks: Sequence[CheckStory]) -> None:
         mark, style = _MARKS[check.status]
         console.print(f"  {mark} ", style=style, end="")
         points = f"  ({score(check.score)}/100)" if check.score is not None else ""
-        inside = "  in_process" if check.in_process else ""
-        screen.say(f"{check.verifier}  {check.summary}{points}{inside}")
+        screen.out().print(f"{check.verifier}  {check.summary}{points}", end="", soft_wrap=True)
+        reservations = ", ".join(check.reservations)
+        style = "yellow" if check.not_confined else "dim"
+        screen.say(f"  {reservations}" if reservations else "", style=style)
         for error in check.errors:
             screen.say(f"      {error}")
         if check.more:
             screen.say(f"      … {check.more} more")
+        for warning in check.warnings:
+            screen.say(f"      warning: {warning}", style="yellow")

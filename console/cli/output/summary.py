@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -10,9 +10,11 @@ from rich.table import Table
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.prompt_diff import print_repair
 from mulligan.console.reports.run_figures import RunFigures, tokens_of
+from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.figures.format import duration, number
 from mulligan.tasks.jobs.job_story import failed_with, first_try, repaired_by, score_path
 from mulligan.tasks.ports.ledger import JobView
+from mulligan.workers.verifiers.pytest.pytest_subprocess import LANDLOCK_WARNING
 
 _STATUS_WORDS = {
     "completed": "completed",
@@ -42,8 +44,15 @@ def print_summary(
         screen.say(f"… and {len(views) - len(shown):,} more; see `mulligan jobs list`")
     for line in summary_lines(RunFigures.of(views, accepted=accepted)):
         screen.say(line)
+    if any(LANDLOCK_WARNING in result.warnings for result in _results(views)):
+        screen.note(f"warning: {LANDLOCK_WARNING}", style="yellow")
     if views:
         screen.say(next_line(views, home, suggest_up=suggest_up), style="dim")
+
+
+def _results(views: Sequence[JobView]) -> Iterator[VerificationResult]:
+    verdicts = (attempt.verdict for view in views for attempt in view.attempts)
+    return (result for verdict in verdicts if verdict for result in verdict.results)
 
 
 def choose_rows(views: Sequence[JobView]) -> list[JobView]:

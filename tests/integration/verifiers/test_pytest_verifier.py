@@ -483,6 +483,16 @@ def test_broken_tests_give_no_verdict(
         project.verify(RIGHT, **options)
 
 
+def test_a_missing_package_is_named_once_with_what_to_do(project: Project) -> None:
+    project.write("test_bitcount.py", "import not_installed_here")
+    with pytest.raises(VerifierError) as caught:
+        project.verify(RIGHT)
+    assert str(caught.value) == (
+        "test_bitcount.py cannot be imported with any answer: ModuleNotFoundError:"
+        " No module named 'not_installed_here'; install it into the workers' Python"
+    )
+
+
 def test_an_internal_error_of_pytest_gives_no_verdict(project: Project) -> None:
     project.write("conftest.py", "def pytest_runtest_protocol(item): raise RuntimeError('hook')\n")
     with pytest.raises(VerifierError, match="internal error"):

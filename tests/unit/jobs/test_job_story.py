@@ -15,7 +15,9 @@ from mulligan.policies.failures.failure import Finding, VerificationResult, Veri
 from mulligan.policies.failures.memory import RetryMemory
 from mulligan.policies.jobs.job import AttemptPlan, Decoding
 from mulligan.policies.repair.verdict import Verdict, judge
+from mulligan.policies.value import Json
 from mulligan.tasks.jobs.job_story import (
+    check_stories,
     diff_lines,
     failed_with,
     repaired_by,
@@ -164,3 +166,50 @@ def test_no_attempt_of_an_ended_job_is_shown_as_running(
     """Given a job that ended because its workers were lost, or by hand."""
     ended = replace(view, state=state, attempts=(attempt(FIRST, "", None),))
     assert [each.state for each in tell_story(ended).attempts] == [shown]
+
+
+def test_the_warnings_of_a_verifier_are_shown_and_those_of_free_repairs_once(
+    view: JobView, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = WRONG.model_copy(
+        update={
+            "warnings": ("coerced: fence", "\x1b[2Ja.py was restored"),
+            "evidence": {"coercions": ["fence"]},
+        }
+    )
+    warned = attempt(FIRST, "x", judge(JOB, FIRST, [result], RetryMemory()))
+    view = replace(view, attempts=(warned,))
+    print_story(view, diff=False, attempt=None)
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed
+    for text in (printed, tell(view)):
+        assert "warning: " in text
+        assert "a.py was restored" in text
+        assert text.count("fence") == text.count("free repairs: fence") == 1
+    assert tell_story(view, texts=False).attempts[0].checks[0].warnings == ()
+
+
+def test_many_warnings_are_cut(view: JobView) -> None:
+    result = WRONG.model_copy(update={"warnings": tuple(f"{n} was restored" for n in range(30))})
+    warned = attempt(FIRST, "x", judge(JOB, FIRST, [result], RetryMemory()))
+    [check] = tell_story(replace(view, attempts=(warned,))).attempts[0].checks
+    assert check.warnings[-1] == "… 20 more"
+
+
+@pytest.mark.parametrize(
+    ("evidence", "not_confined"),
+    [
+        ({}, False),
+        ({"isolation": "(hidden)"}, False),
+        ({"isolation": ["bubblewrap", "seccomp"]}, False),
+        ({"isolation": ["landlock 6", "seccomp"]}, False),
+        ({"isolation": ["no_new_privs", "rlimits"]}, True),
+        ({"isolation": []}, True),
+    ],
+)
+def test_a_verdict_without_isolation_is_not_confined(
+    evidence: dict[str, Json], not_confined: bool
+) -> None:
+    [check] = check_stories([WRONG.model_copy(update={"evidence": evidence})], texts=False)
+    assert check.not_confined is not_confined
+    assert check.reservations == (["not confined"] if not_confined else [])

@@ -79,7 +79,7 @@ def _unfinished(run: PytestRun) -> PytestVerdict | None:
         message = f"the tests used all their processor time{doing}"
         return PytestVerdict(code="timeout", message=message, path=path, partial=True)
     if not transcript.started:
-        raise VerifierError(f"{VERIFIER_ID}: pytest did not start:\n{run.output_tail}")
+        raise VerifierError(f"pytest did not start:\n{run.output_tail}")
     if completed.signal:
         message = f"it was killed by {signal_name(completed.signal)}"
         return PytestVerdict(code="crash", message=message, path=path, reason="crash")
@@ -122,7 +122,7 @@ def _internal_error(run: PytestRun, touched: Collection[str]) -> PytestVerdict:
     """Return the verdict on an error inside pytest: the answer's fault only if it raised it."""
     raised = run.transcript.internal_error
     if raised is None or not passes_through(raised, touched):
-        raise VerifierError(f"{VERIFIER_ID}: internal error of pytest:\n{run.output_tail}")
+        raise VerifierError(f"internal error of pytest:\n{run.output_tail}")
     where = f"{raised.frame[0]} in {raised.frame[1]}" if raised.frame else "the answer"
     message = f"{where} raised {raised.exception}, which ended the test run: {raised.message}"
     return PytestVerdict(code="early_exit", message=message, reason="early_exit")

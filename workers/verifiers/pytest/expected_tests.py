@@ -69,7 +69,7 @@ def list_expected_tests(
         listing = run_pytest(work, args, timeout=timeout, limits=limits, stubs=())
         exact = False
     if not _usable(listing):
-        raise VerifierError(f"pytest.subprocess: cannot list the tests:\n{listing.output_tail}")
+        raise VerifierError(f"cannot list the tests:\n{listing.output_tail}")
     transcript = listing.transcript
     read = [
         nodeid
@@ -78,7 +78,7 @@ def list_expected_tests(
     ]
     nodeids = (*(transcript.collected or ()), *read)
     if not nodeids:
-        raise VerifierError(f"pytest.subprocess: no tests in {' '.join(args) or 'the workspace'}")
+        raise VerifierError(f"no tests in {' '.join(args) or 'the workspace'}")
     return Expected(nodeids=nodeids, exact=exact and not read and not transcript.guessed)
 
 
@@ -96,13 +96,13 @@ def _read_tests(work: Path, error: RaisedError, touched: Sequence[str]) -> Itera
     missing = error.exception == "ModuleNotFoundError" and error.name not in answers
     broken = "SyntaxError" in error.bases and error.frame == (error.nodeid, "<module>")
     if missing or broken:
+        fix = "; install it into the workers' Python" if missing else ""
         raise VerifierError(
-            f"pytest.subprocess: {error.nodeid} cannot be imported with any answer:"
-            f" {error.exception}: {error.message}"
+            f"{error.nodeid} cannot be imported with any answer: {error.message}{fix}"
         )
     path = work / error.nodeid
     if not path.is_file():
-        raise VerifierError(f"pytest.subprocess: cannot list {error.nodeid}: {error.message}")
+        raise VerifierError(f"cannot list {error.nodeid}: {error.message}")
     yield from _test_functions(path.read_text("utf-8", "replace"), error.nodeid)
 
 

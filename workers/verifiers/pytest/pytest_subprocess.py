@@ -28,9 +28,17 @@ from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.workspace import content_address, unpack
 from mulligan.workers.verifiers.pytest.allowed_arguments import check_arguments
 from mulligan.workers.verifiers.pytest.cross_check import VERIFIER_ID, cross_check
+from mulligan.workers.verifiers.pytest.event_stream import RaisedError
 from mulligan.workers.verifiers.pytest.expected_tests import Expected, list_expected_tests
-from mulligan.workers.verifiers.pytest.run import run_pytest
+from mulligan.workers.verifiers.pytest.run import PytestRun, run_pytest
+from mulligan.workers.verifiers.pytest.tally import tally
 
+#: For people only: the corrected prompt never quotes warnings.
+LANDLOCK_WARNING = (
+    "confined by Landlock: tests that use sockets, multiprocessing or /tmp fail here;"
+    " install bubblewrap"
+)
+_DENIED = ("Permission denied", "Operation not permitted")
 #: The most recent lists of tests, shared by the threads of a worker.
 _expected_tests: OrderedDict[Any, Expected] = OrderedDict()
 _MAX_LISTS = 256
@@ -103,7 +111,7 @@ class PytestSubprocess:
                 "evidence": result.evidence
                 | answer.evidence
                 | {"isolation": list(run.completed.layers)},
-                "warnings": result.warnings + answer.warnings,
+                "warnings": result.warnings + answer.warnings + _sandbox_warnings(run),
             }
         )
 
@@ -128,3 +136,15 @@ class PytestSubprocess:
             while len(_expected_tests) > _MAX_LISTS:
                 _expected_tests.popitem(last=False)
         return expected
+
+
+def _sandbox_warnings(run: PytestRun) -> tuple[str, ...]:
+    """Warn if a test may have failed because of the sandbox and not because of the answer."""
+    by_landlock = any(layer.startswith("landlock") for layer in run.completed.layers)
+    if by_landlock and any(_was_denied(test.raised) for test in tally(run.transcript).failed):
+        return (LANDLOCK_WARNING,)
+    return ()
+
+
+def _was_denied(error: RaisedError) -> bool:
+    return "PermissionError" in error.bases or any(said in error.message for said in _DENIED)

@@ -89,7 +89,7 @@ def run_pytest(
         completed, stdout=paths.clean(completed.stdout), stderr=paths.clean(completed.stderr)
     )
     if not transcript.started and completed.exit_code == _NO_PYTEST:
-        raise VerifierError(f"pytest.subprocess: {completed.stderr.strip()}")
+        raise VerifierError(completed.stderr.strip())
     return PytestRun(transcript=transcript, completed=completed, junit=_read(xml, limits))
 
 
