@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,29 +22,33 @@ PARTS = {
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("part", PARTS)
-def test_all_of_it_as_an_ordinary_user(tmp_path: Path, part: str) -> None:
+def test_all_of_it_as_an_ordinary_user(part: str) -> None:
     """Run these files again in a mount namespace in which an ordinary user can reach this Python
     and this repository."""
+    with tempfile.TemporaryDirectory(prefix="u-", dir="/tmp") as folder:  # short, for sockets
+        os.chown(folder, UID, UID)
+        done = run_as_user(PARTS[part], Path(folder))
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+
+
+def run_as_user(files: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     arguments = [
         sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}",
-        "-c", str(ROOT / "pyproject.toml"), f"--basetemp={tmp_path / 'base'}",
-        *(str(HERE / name) for name in PARTS[part]),
+        "-c", str(ROOT / "pyproject.toml"), f"--basetemp={folder / 'base'}",
+        *(str(HERE / name) for name in files),
     ]  # fmt: skip
     code = f"""
 import os, sys
 sys.path.insert(0, {str(ROOT / "workers" / "sandbox")!r})
 from launcher import confine
-confine.change_user({UID}, {[sys.prefix, sys.base_prefix, str(ROOT), str(tmp_path)]!r})
+confine.change_user({UID}, {[sys.prefix, sys.base_prefix, str(ROOT), str(folder)]!r})
 os.execv(sys.executable, {arguments!r})
 """
-    os.chown(tmp_path, UID, UID)
     env = {
         **{name: os.environ[name] for name in ("PATH", "LANG", "CI") if name in os.environ},
-        "HOME": str(tmp_path),
-        "TMPDIR": str(tmp_path),
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=900
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    argv = [sys.executable, "-c", code]
+    return subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=900)

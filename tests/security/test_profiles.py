@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,12 +50,14 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home of the worker's user, which everyone may enter."""
-    folder = tmp_path / "home"
-    folder.mkdir()
-    monkeypatch.setenv("HOME", str(folder))
-    return folder
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The home of the worker's user, which everyone may enter. Its path is short, for sockets."""
+    with tempfile.TemporaryDirectory(prefix="h-") as above:
+        folder = Path(above, "home")
+        folder.mkdir()
+        folder.chmod(0o755)
+        monkeypatch.setenv("HOME", str(folder))
+        yield folder
 
 
 def agent(code: str, confinement: Confinement | None = None, **options: Any) -> CommandRunner:
