@@ -629,6 +629,27 @@ if "again" not in sys.modules:
     sys.modules["test_bitcount"] = again
 """,
     ),
+    "other built-in functions for the tests": (
+        "replaced test_bitcount",
+        """
+import builtins, sys
+frame = sys._getframe(1)
+while frame.f_globals.get("__name__") != "test_bitcount":
+    frame = frame.f_back
+frame.f_globals["__builtins__"] = {**vars(builtins), "len": lambda value: 1}
+"""
+        + WRONG,
+    ),
+    "the helper of assertions replaced": (
+        "replaced test_bitcount.@pytest_ar",
+        """
+import sys, types
+def bitcount(n):
+    module = sys.modules["test_bitcount"]
+    vars(module)["@pytest_ar"] = types.SimpleNamespace(AssertionError=SystemError)
+    return n
+""",
+    ),
     "the module of the tests replaced": (
         "",
         """
@@ -686,6 +707,9 @@ SKIPS = {
     "skipTest itself": "import unittest\nsolve = unittest.TestCase().skipTest",
     "SkipTest from a mock": (
         "import unittest.mock\nsolve = unittest.mock.Mock(side_effect=unittest.SkipTest('x'))"
+    ),
+    "xfail through a library": (
+        "import pytest, attr.converters\nsolve = attr.converters.pipe(str, pytest.xfail)"
     ),
     "a file written at run time": (
         "open('late.py', 'w').write('import pytest\\ndef solve(x): pytest.xfail(x)')\n"

@@ -294,6 +294,9 @@ def test_the_workers_of_a_users_app_are_guarded_too() -> None:
         assert project.send("double", 3).get(timeout=60) == 6
         small = app.send_task("tasks.plain", args=["x" * 900_000], compression="gzip")
         assert small.get(timeout=60) == "x" * 900_000
+        large = app.send_task("tasks.plain", args=["x" * 1_100_000], compression="gzip")
+        with pytest.raises(Exception, match="inflates to more than"):
+            large.get(timeout=60)
         with pytest.raises(Exception, match=r"tasks\.unknown"):
             project.send("unknown").get(timeout=60)
         # What Celery accepts is accepted, and whoever sends something else is told.

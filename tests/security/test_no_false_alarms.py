@@ -331,3 +331,37 @@ def test_skips_of_the_suite_stay_skips(tmp_path: Path) -> None:
     result = project.verify(answer, output_file="it.py")
     assert [error.message for error in result.errors] == []
     assert (result.evidence["passed"], result.evidence["collected"]) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "skips",
+    [
+        "import pytest\npytest.importorskip('not_there')",
+        "import pytest\npytest.skip('no', allow_module_level=True)",
+        "import unittest\nraise unittest.SkipTest('no')",
+    ],
+)
+def test_a_file_that_skips_itself_is_no_forgery(tmp_path: Path, skips: str) -> None:
+    project = Project(tmp_path / "project")
+    project.write("test_it.py", "from it import x\ndef test_x(): assert x == 1")
+    project.write("test_other.py", f"{skips}\ndef test_y(): pass")
+    result = project.verify("x = 1", output_file="it.py")
+    assert (result.status, result.errors) == (VerificationStatus.PASS, ())
+
+
+def test_built_in_functions_that_tests_patch_together(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    project.write(
+        "test_it.py",
+        """
+        import pytest
+        from unittest import mock
+        from it import ask
+        @pytest.fixture
+        def typed():
+            with mock.patch.multiple("builtins", input=lambda *_: "7"): yield
+        def test_ask(typed): assert ask() == "7"
+        """,
+    )
+    result = project.verify("def ask(): return input()", output_file="it.py")
+    assert (result.status, result.errors) == (VerificationStatus.PASS, ())

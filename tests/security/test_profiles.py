@@ -202,6 +202,7 @@ def test_an_agent_gets_copies_of_the_files_that_its_profile_names(home: Path, ki
     (home / ".config/agent/login").chmod(0o600)
     (home / ".config/agent/link").symlink_to("login")
     (home / ".config/agent/out").symlink_to("/etc/passwd")
+    (home / ".config/agent/loop").symlink_to("loop")
     (home / ".config/other").write_text("not named")
     (home / ".netrc").write_text("machine")
     code = """

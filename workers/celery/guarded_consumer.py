@@ -146,6 +146,7 @@ class GuardedConsumer(Consumer):  # type: ignore[misc] # celery is untyped
         self._forget(message, reason)
         if not message.acknowledged:
             message.ack_log_error(log, self.connection_errors)
+        self._tell_caller(message, reason)
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
         del body

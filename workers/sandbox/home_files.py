@@ -50,13 +50,13 @@ def copy_home_files(names: Sequence[str], target: Path, never: Sequence[Path] = 
         real = source.resolve()
         if any(is_below(str(real), {str(each)}) for each in never):
             raise VerifierError(f"home_files: {name} is a file of mulligan, which no program gets")
-        left, count = left - real.stat().st_size, count + 1
-        if left < 0 or count > _MOST_FILES:
-            raise VerifierError(
-                f"home_files: more than {_MOST_BYTES // 1_000_000} MB or {_MOST_FILES:,} files;"
-                f" name smaller directories than {', '.join(names)}"
-            )
         try:
+            left, count = left - real.stat().st_size, count + 1
+            if left < 0 or count > _MOST_FILES:
+                raise VerifierError(
+                    f"home_files: more than {_MOST_BYTES // 1_000_000} MB or {_MOST_FILES:,} files;"
+                    f" name smaller directories than {', '.join(names)}"
+                )
             _copy(real, target / name)
         except OSError as error:
             raise VerifierError(f"home_files: {name}: {error.strerror}") from None
@@ -83,13 +83,20 @@ def _files(home: Path, name: str) -> Iterator[tuple[Path, str]]:
             raise VerifierError(f"home_files: {name} is neither a regular file nor a directory")
         yield top, name
         return
-    for folder, _, files in os.walk(top):
+    for folder, _, files in os.walk(top, onerror=_refuse):
         for each in sorted(files):
             path = Path(folder, each)
             if _is_copied(path, home):
                 yield path, str(path.relative_to(home))
 
 
+def _refuse(error: OSError) -> None:
+    raise VerifierError(f"home_files: {error.strerror}: {str(error.filename)[:200]}")
+
+
 def _is_copied(path: Path, home: Path) -> bool:
-    real = path.resolve()
-    return is_below(str(real), {str(home)}) and real.exists() and stat.S_ISREG(real.stat().st_mode)
+    try:
+        real = path.resolve()
+        return is_below(str(real), {str(home)}) and stat.S_ISREG(real.stat().st_mode)
+    except (OSError, RuntimeError):  # a link to nothing, or to itself
+        return False

@@ -86,6 +86,8 @@ class Reporter:
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         report = yield
+        if report.skipped:
+            emit("collect_skipped", nodeid=collector.nodeid)
         if isinstance(collector, pytest.Module) and report.passed:
             tell("module", (collector.obj, str(collector.path)))
         return report

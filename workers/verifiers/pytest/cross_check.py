@@ -172,7 +172,10 @@ def _outcome_mismatches(run: PytestRun, counted: TestTally) -> Iterator[str]:
     junit = read_junit(run.junit)
     if junit is None:
         yield "the JUnit file is missing or damaged"
-    elif (junit.tests, junit.failed) != (len(run.transcript.phases()), len(failed)):
+        return
+    # JUnit's report has a test for each file that was skipped.
+    tests = len(run.transcript.phases()) + len(run.transcript.skipped_files)
+    if (junit.tests, junit.failed) != (tests, len(failed)):
         yield f"the JUnit file has {junit.tests} tests, {junit.failed} failed; the events differ"
 
 

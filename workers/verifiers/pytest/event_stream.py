@@ -80,6 +80,8 @@ class Transcript:
     running: str | None = None
     reports: list[TestReport] = field(default_factory=list)
     collect_errors: list[RaisedError] = field(default_factory=list)
+    #: Files that skip themselves, as by ``pytest.importorskip``.
+    skipped_files: list[str] = field(default_factory=list)
     internal_error: RaisedError | None = None
     interrupted: RaisedError | None = None
     #: pytest's exit code; None if pytest did not finish.
@@ -202,6 +204,8 @@ def _record(transcript: Transcript, event: dict[str, Any], clean: Callable[[str]
                 transcript.running = str(event["nodeid"])
             case "collected":
                 _record_collected(transcript, event)
+            case "collect_skipped":
+                transcript.skipped_files.append(str(event["nodeid"]))
             case "collect_error":
                 transcript.collect_errors.append(RaisedError(**event).cleaned(clean))
             case "report":

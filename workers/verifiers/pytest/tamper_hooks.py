@@ -103,7 +103,11 @@ _CONSTANT = (bool, int, float, complex, str, bytes, tuple, frozenset)
 _NAMES = re.compile(
     r"""["'][\w.{}]*?(\w+)["']|\.(\w+)\s*(?:=[^=]|[-+*/|&^%]{1,2}=)|\bglobal\s+([\w, ]+)"""
 )
+#: The arguments of ``mock.patch.multiple``, whose names it replaces.
+_MULTIPLE = re.compile(r"\.multiple\(([^)]{0,2000})\)")
 _MAX_SOURCE_BYTES = 4 << 20
+#: Names that pytest puts into every test file, with their values. Filled before the answer runs.
+_GIVEN: dict[str, Any] = {}
 
 
 def find_origins(
@@ -164,6 +168,8 @@ def replaced_by_tests(root: Path, answer: Iterable[str]) -> frozenset[str]:
             continue
         text = path.read_text("utf-8", "replace")[:room]
         room -= len(text)
+        for arguments in _MULTIPLE.findall(text):
+            found.update(re.findall(r"(\w+)\s*=", arguments))
         for names in _NAMES.findall(text):
             found.update(part for name in names for part in re.split(r"[,\s]+", name))
     return frozenset(found)
@@ -329,7 +335,9 @@ def _of_test_module(module: ModuleType, hidden: frozenset[str]) -> list[Snapshot
         for key, value in names.items()
         if key not in hidden and not key.startswith(("__", "@")) and is_own(value)
     }
+    kept |= {key: value for key, value in _GIVEN.items() if key in names}
     found = [_snapshot(label, names, kept, _hides_nothing(names, hidden))]
+    found += _foreign_builtins(label, names)
     for name, value in kept.items():
         if isinstance(value, type):
             functions = {
@@ -339,6 +347,25 @@ def _of_test_module(module: ModuleType, hidden: frozenset[str]) -> list[Snapshot
             }
             found.append(_snapshot(f"{label}.{name}", vars(value), functions, _anything))
     return found
+
+
+def _foreign_builtins(label: str, names: dict[str, Any]) -> list[Snapshot]:
+    """Return a snapshot that does not fit for each function with other built-in functions.
+
+    A function keeps those that its file had when it was defined.
+    """
+    genuine = vars(builtins)
+    owners = {label: names.get("__builtins__")}
+    classes = [vars(value) for value in names.values() if isinstance(value, type)]
+    for space in (names, *classes):
+        for name, value in space.items():
+            if isinstance(value, FunctionType) and value.__globals__ is names:
+                owners[f"{label}.{name}"] = value.__builtins__  # type: ignore[attr-defined] # since Python 3.10
+    return [
+        _snapshot(owner, {"__builtins__": found}, {"__builtins__": genuine}, _anything)
+        for owner, found in owners.items()
+        if found is not genuine and found is not builtins
+    ]
 
 
 def _parts_of_test(function: Any, parameters: Sequence[Any]) -> tuple[Any, ...]:
@@ -457,7 +484,7 @@ def _compare_modules(
 def _find_skips(origin: Origin) -> Callable[[Any], bool]:
     def is_by_answer(entry: Any) -> bool:
         """Return whether the answer skipped a test: it, or code of an unknown file, is on the way,
-        or a function of the suite that says nothing about skipping called what skips."""
+        or a function that says nothing about skipping called what skips."""
         caller: CodeType | None = None
         while type(entry) is TracebackType:
             code = entry.tb_frame.f_code
@@ -465,7 +492,7 @@ def _find_skips(origin: Origin) -> Callable[[Any], bool]:
             if whose in (ANSWER, UNKNOWN):
                 return True
             if whose in (SUITE, LIBRARY):
-                caller = code if whose == SUITE else None
+                caller = code
             entry = entry.tb_next
         return caller is not None and not _mentions_skipping(caller)
 
@@ -473,8 +500,7 @@ def _find_skips(origin: Origin) -> Callable[[Any], bool]:
 
 
 def _mentions_skipping(code: CodeType) -> bool:
-    texts = [text for text in code.co_consts if type(text) is str]
-    names = (*code.co_names, *code.co_varnames, *code.co_freevars, *texts)
+    names = (*code.co_names, *code.co_varnames, *code.co_freevars)
     return any(word in name.lower() for name in names for word in ("skip", "xfail"))
 
 
@@ -635,6 +661,8 @@ def install(
     """
     for name in sys.modules["_pytest.config"].default_plugins:
         importlib.import_module(f"_pytest.{name}")  # as pytest will, before they are compared
+    rewriting = importlib.import_module("_pytest.assertion.rewrite")
+    _GIVEN.update({"@py_builtins": builtins, "@pytest_ar": rewriting})
     _hide_memory()
     origin = find_origins(root, answer, str(child.__file__), sys.modules["pytest"].__file__ or "")
     senders = (child.emit.__code__, child.tell.__code__)
