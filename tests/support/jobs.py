@@ -55,7 +55,10 @@ def scripted(*answers: Any, **changes: Any) -> dict[str, Any]:
 
 
 def gated(gate: Path, **changes: Any) -> dict[str, Any]:
-    """Return a job whose command answers as soon as this file exists, in a folder of its own."""
+    """Return a job whose command answers as soon as this file exists.
+
+    Its folder is its own, outside of mulligan's home, which no command sees.
+    """
     gate.parent.mkdir(exist_ok=True)
     gate.parent.chmod(0o755)  # root's commands run as another user
     wait = f"until [ -e '{gate}' ]; do sleep 0.05; done; echo '{GOOD}'"

@@ -61,9 +61,11 @@ def assert_ran_once(views: list[JobView], trace: Path) -> None:
     assert len(calls_of(trace)) == sum(len(view.attempts) for view in views)
 
 
-def test_a_pool_grows_for_waiting_jobs_and_gives_up_only_idle_processes(tmp_path: Path) -> None:
+def test_a_pool_grows_for_waiting_jobs_and_gives_up_only_idle_processes(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Given one long attempt among short ones, when the pool shrinks, then it continues."""
-    gate, trace = tmp_path / "gate" / "open", tmp_path / "trace"
+    gate, trace = tmp_path_factory.mktemp("gate") / "open", tmp_path / "trace"
     with running_fleet(
         tmp_path,
         pools=(CONTROL, SCALED),
@@ -98,10 +100,12 @@ def test_a_thread_pool_is_not_scaled_and_the_log_says_why(tmp_path: Path) -> Non
         wait_for(lambda: "keeps its 2 slots. Use -P prefork" in fleet.logs(), "a log line")
 
 
-def test_a_stopped_worker_finishes_its_attempt(tmp_path: Path) -> None:
+def test_a_stopped_worker_finishes_its_attempt(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Given two workers, when one is asked to stop during an attempt, then it finishes it, the
     other worker takes the rest, and nothing is run again."""
-    gate, trace = tmp_path / "gate" / "open", tmp_path / "trace"
+    gate, trace = tmp_path_factory.mktemp("gate") / "open", tmp_path / "trace"
     queues = ("repair", "verify", "attempt")
     pools = [Pool(name=name, queues=queues, slots=2) for name in ("one", "two")]
     with running_fleet(

@@ -54,10 +54,12 @@ def test_a_retry_overtakes_every_waiting_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.real_models("command")
-def test_a_quitting_worker_releases_its_attempt_at_once(tmp_path: Path) -> None:
+def test_a_quitting_worker_releases_its_attempt_at_once(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Given a lease of ten minutes and a slow answer, when its worker receives SIGQUIT, then
     another worker gets the attempt, and the first claim is not counted."""
-    gate = tmp_path / "gate" / "open"
+    gate = tmp_path_factory.mktemp("gate") / "open"
     pools = [CONTROL, *(replace(WORK, name=name, slots=1) for name in ("one", "two"))]
     with running_fleet(tmp_path, pools=pools, lease=600.0) as fleet:
         (job_id,) = fleet.submit(gated(gate))
