@@ -382,7 +382,7 @@ def test_without_files_accepting_pauses(monkeypatch: pytest.MonkeyPatch) -> None
     open_network = Network(Confinement(network=("localhost:1",)))
     pauses: list[float] = []
 
-    class Door(socket.socket):
+    class Listener(socket.socket):
         def accept(self) -> Any:
             raise OSError(errno.EMFILE, "Too many open files")
 
@@ -393,11 +393,11 @@ def test_without_files_accepting_pauses(monkeypatch: pytest.MonkeyPatch) -> None
         return False
 
     monkeypatch.setattr(open_network._ended, "wait", pause)
-    with Door() as door, socket.socket() as client:
-        door.bind(("127.0.0.1", 0))
-        door.listen()
-        client.connect(door.getsockname())
-        open_network._accept_all([door])
+    with Listener() as listener, socket.socket() as client:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        client.connect(listener.getsockname())
+        open_network._accept_all([listener])
     assert len(pauses) == 3
 
 

@@ -23,7 +23,9 @@ from mulligan.workers.sandbox.surroundings import LAUNCHER
 
 log = logging.getLogger(__name__)
 
-_DOORS = "import sys; sys.path.insert(0, sys.argv.pop(1)); from launcher.doors import main; main()"
+_LISTENERS = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from launcher.listeners import main; main()"
+)
 _CHUNK = 65_536
 #: Connections of one program, and of all programs of this process: each takes two files.
 _MAX_CONNECTIONS = 128
@@ -62,7 +64,7 @@ class Network:
     def argv(self, argv: Sequence[str]) -> list[str]:
         """Return the command line that opens the network and then becomes the program."""
         inside = [(self.hosts.get(host, "127.0.0.1"), port) for host, port in self._places]
-        python = [sys.executable, "-I", "-S", "-c", _DOORS, str(LAUNCHER.parent)]
+        python = [sys.executable, "-I", "-S", "-c", _LISTENERS, str(LAUNCHER.parent)]
         return [*python, str(self.descriptor), json.dumps(inside), "--", *argv]
 
     @contextlib.contextmanager
@@ -86,23 +88,23 @@ class Network:
 
     def _serve(self) -> None:
         _, descriptors, _, _ = socket.recv_fds(self._ours, 16, len(self._places))
-        doors = [socket.socket(fileno=each) for each in descriptors]
+        listeners = [socket.socket(fileno=each) for each in descriptors]
         try:
-            if len(doors) == len(self._places):
-                self._accept_all(doors)
+            if len(listeners) == len(self._places):
+                self._accept_all(listeners)
             elif not self._ended.is_set():
                 log.warning("A program has no network: no file is left in this process")
         finally:
-            for door in doors:
-                door.close()
+            for listener in listeners:
+                listener.close()
 
-    def _accept_all(self, doors: Sequence[socket.socket]) -> None:
+    def _accept_all(self, listeners: Sequence[socket.socket]) -> None:
         with selectors.DefaultSelector() as selector:
             # The other end is closed when the program has ended.
             selector.register(self._ours, selectors.EVENT_READ)
-            for door, place in zip(doors, self._places, strict=True):
-                door.setblocking(False)
-                selector.register(door, selectors.EVENT_READ, place)
+            for listener, place in zip(listeners, self._places, strict=True):
+                listener.setblocking(False)
+                selector.register(listener, selectors.EVENT_READ, place)
             while True:
                 ready = selector.select()
                 if any(key.fileobj is self._ours for key, _ in ready):

@@ -180,6 +180,7 @@ def replaced_by_tests(root: Path, answer: Iterable[str]) -> frozenset[str]:
 # Bound here, because the answer can replace the attributes of modules.
 _open, _read, _write, _close, _stat = os.open, os.read, os.write, os.close, os.stat
 _exit, _getframe, _is = os._exit, sys._getframe, operator.is_
+_builtins_of = operator.attrgetter("__builtins__")
 # As attributes of a class they could be its metaclass's.
 _mro_of, _names_of = vars(type)["__mro__"].__get__, vars(type)["__dict__"].__get__
 
@@ -360,7 +361,7 @@ def _foreign_builtins(label: str, names: dict[str, Any]) -> list[Snapshot]:
     for space in (names, *classes):
         for name, value in space.items():
             if isinstance(value, FunctionType) and value.__globals__ is names:
-                owners[f"{label}.{name}"] = value.__builtins__  # type: ignore[attr-defined] # since Python 3.10
+                owners[f"{label}.{name}"] = _builtins_of(value)
     return [
         _snapshot(owner, {"__builtins__": found}, {"__builtins__": genuine}, _anything)
         for owner, found in owners.items()
