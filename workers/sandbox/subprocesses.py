@@ -76,13 +76,18 @@ def clean_environment(private: Path, extra: Mapping[str, str] | None = None) -> 
     """Return an allow-listed environment without secrets, with private home and temp folders.
 
     ``extra`` adds to it, but changes neither these folders, which the program may write, nor PATH.
+    This Python and what is installed with it come first on PATH, unless PATH says otherwise: what
+    comes first for the worker may be a shim of pyenv in a home that the program cannot see.
     """
     env = {
         name: value
         for name, value in os.environ.items()
         if name in _ALLOWED or name.startswith("LC_")
     }
-    own = {"PATH": env.get("PATH", DEFAULT_PATH)}
+    path, beside_python = env.get("PATH", DEFAULT_PATH), str(Path(sys.executable).parent)
+    if beside_python not in path.split(os.pathsep):
+        path = f"{beside_python}{os.pathsep}{path}"
+    own = {"PATH": path}
     for name, folder in (("HOME", "home"), ("TMPDIR", "tmp")):
         directory = private / folder
         directory.mkdir(parents=True, exist_ok=True)

@@ -113,6 +113,28 @@ def test_an_interpreter_elsewhere_is_named(tmp_path: Path) -> None:
         run(["./script"], cwd=script.parent, timeout=60, env=env, limits=Limits())
 
 
+def test_this_python_is_found_before_a_shim_in_a_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shim = tmp_path / "home" / "shims" / "python3"
+    shim.parent.mkdir(parents=True)
+    shim.write_text("#!/bin/sh\necho a shim\n")
+    shim.chmod(0o755)
+    script = tmp_path / "work" / "script"
+    script.parent.mkdir()
+    script.write_text("#!/usr/bin/env python3\nimport sys\nprint(sys.prefix)\n")
+    script.chmod(0o755)
+    beside = str(Path(sys.executable).parent)
+    others = [each for each in os.environ["PATH"].split(":") if each != beside]
+    monkeypatch.setenv("PATH", ":".join([str(shim.parent), *others]))
+    env = clean_environment(script.parent)
+    done = run(["./script"], cwd=script.parent, timeout=60, env=env, limits=Limits())
+    assert done.stdout == f"{sys.prefix}\n"
+    # Where PATH has it, PATH decides.
+    monkeypatch.setenv("PATH", f"/usr/bin:{beside}")
+    assert clean_environment(tmp_path)["PATH"].startswith("/usr/bin:")
+
+
 def test_no_job_opens_a_network() -> None:
     commands = {"check": {"argv": ["true"]}, "online": {"argv": ["true"], "network": ["a.io:443"]}}
     settings = Settings(commands=commands)
