@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from mulligan.tasks.ports.errors import VerifierError
@@ -17,7 +17,7 @@ class ProgramMissing(VerifierError):
     """The program does not exist, may not be executed, or is not visible to what is confined."""
 
 
-def find_program(program: str, cwd: Path, env: Mapping[str, str], visible: Sequence[str]) -> Path:
+def find_program(program: str, cwd: Path, env: Mapping[str, str], visible: Set[str]) -> Path:
     """Return the program's file, if possible in the visible directories. Raise ProgramMissing."""
     found = [path for path in _places(program, cwd, env) if _is_program(path)]
     if not found:
@@ -25,11 +25,11 @@ def find_program(program: str, cwd: Path, env: Mapping[str, str], visible: Seque
             f"{program}: no such program, or it may not be executed; install it where the workers"
             " run, or name its full path in argv"
         )
-    seen = (path for path in found if not hidden_links(path, tuple(visible)))
+    seen = (path for path in found if not hidden_links(path, visible))
     return next(seen, found[0])
 
 
-def require_interpreter(program: Path, env: Mapping[str, str], visible: Sequence[str]) -> None:
+def require_interpreter(program: Path, env: Mapping[str, str], visible: Set[str]) -> None:
     """Raise ProgramMissing if the interpreter of a script is not in the visible directories.
 
     Of ``#!/usr/bin/env NAME``, that is the first NAME on PATH: inside, another might be found.
@@ -43,7 +43,7 @@ def require_interpreter(program: Path, env: Mapping[str, str], visible: Sequence
     if interpreter.name == "env" and (name := _name_for_env(words[1:])):
         places = _places(name, Path("/"), env)
         interpreter = next(filter(_is_program, places), interpreter)
-    if hidden := hidden_links(interpreter, tuple(visible)):
+    if hidden := hidden_links(interpreter, visible):
         wanted = ", ".join(dict.fromkeys(map(_installation, hidden)))
         raise ProgramMissing(
             f"{program.name}: cannot be started: {hidden[0]} is outside the directories that"

@@ -6,7 +6,7 @@ Nothing of it is left behind.
 from __future__ import annotations
 
 import contextlib
-import json
+import marshal
 import os
 import secrets
 import selectors
@@ -147,10 +147,10 @@ def _surroundings(
     around = Surroundings(cwd=cwd, env=env, limits=limits, read=seen)
     if isolation.kind != "none":
         require_hidden(isolation, around)
-    program = find_program(argv[0], cwd, env, (*around.readable, *around.writable))
+    program = find_program(argv[0], cwd, env, around.places)
     around = replace(around, read=(*seen, program))
     if isolation.kind != "none":
-        require_interpreter(program, env, (*around.readable, *around.writable))
+        require_interpreter(program, env, around.places)
     return around
 
 
@@ -278,7 +278,7 @@ def _started(
         "-c",
         _LAUNCHER,
         str(LAUNCHER.parent),
-        json.dumps(config),
+        marshal.dumps(config).hex(),
     ]
     try:
         try:

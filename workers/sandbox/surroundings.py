@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +48,27 @@ class Surroundings:
     #: The names of its network: host → address. None: it has no network.
     hosts: Mapping[str, str] | None = None
 
-    @property
-    def writable(self) -> list[str]:
+    @cached_property
+    def writable(self) -> Mapping[str, str]:
+        """The directories that it may write, and where their links lead."""
         named = (self.env[name] for name in ("HOME", "TMPDIR") if name in self.env)
-        return list(dict.fromkeys((str(self.cwd), *named)))
+        return {path: os.path.realpath(path) for path in (str(self.cwd), *named)}
 
-    @property
-    def readable(self) -> list[str]:
+    @cached_property
+    def readable(self) -> Mapping[str, str]:
+        """The paths that it may only read, and where their links lead."""
+        found = dict(system_files())
         ours = (LAUNCHER,) if self.hosts is not None else ()
-        found = [*system_files(), *self.writable]
         for path in (*self.read, *ours):
-            found += [each for each in hidden_links(path, tuple(found)) if os.path.exists(each)]  # noqa: PTH110
-        return [path for path in found if path not in self.writable]
+            for each in hidden_links(path, _places(found, self.writable)):
+                if os.path.exists(each):  # noqa: PTH110
+                    found[each] = os.path.realpath(each)
+        return {path: real for path, real in found.items() if path not in self.writable}
+
+    @cached_property
+    def places(self) -> Set[str]:
+        """All that it sees."""
+        return _places(self.readable, self.writable)
 
     @property
     def covered(self) -> list[str]:
@@ -68,18 +77,21 @@ class Surroundings:
 
     def contained(self) -> Iterator[tuple[str, str]]:
         """Yield visible directories, and where in them is what may never be seen."""
-        for path in self.readable:
-            real = os.path.realpath(path)
+        for path, real in self.readable.items():
             for secret in self.limits.confinement.never_read:
                 if is_below(str(secret), {real}) and os.path.lexists(secret):
                     yield path, os.path.normpath(os.path.join(path, os.path.relpath(secret, real)))  # noqa: PTH118
+
+
+def _places(*visible: Mapping[str, str]) -> set[str]:
+    return {path for each in visible for path in (*each, *each.values())}
 
 
 def require_hidden(isolation: Isolation, around: Surroundings) -> None:
     """Raise NotConfined if the program would see what it may never see."""
     never = {str(each) for each in around.limits.confinement.never_read}
     for path in around.read:
-        own = hidden_links(path, (*system_files(), *around.writable))
+        own = hidden_links(path, _places(system_files(), around.writable))
         if own and is_below(os.path.realpath(path), never):
             raise NotConfined(
                 f"{path} cannot be shown to programs: files or sockets of mulligan, its broker or"
@@ -108,13 +120,13 @@ def launcher_config(isolation: Isolation, around: Surroundings) -> dict[str, Any
     return {
         "limits": around.limits.model_dump(exclude={"output_bytes", "confinement"}),
         "wrapper": _bubblewrap(around) if wrapped else None,
-        "seccomp": base64.b64encode(calls).decode() or None,
+        "seccomp": calls or None,
         "landlock": floor,
         "uid": uid,
         "powerless": isolation.kind != "none" and os.getuid() == 0,
         "read": [*around.readable, *(FOR_LANDLOCK if floor else ())],
         "named": [str(path) for path in around.read if path.exists()],
-        "write": around.writable,
+        "write": list(around.writable),
         "data": _made_files(around, os.getuid() if uid is None else uid),
         "cgroups": control_groups.groups_for(around.limits, groups),
     }

@@ -224,6 +224,22 @@ def test_a_stopped_item_does_not_run_twice_at_once(loops: LoopScenario) -> None:
     assert loops.admitted() == ["a"]
 
 
+def test_an_attempt_cancelled_after_redis_was_away_keeps_its_slot(loops: LoopScenario) -> None:
+    """Given an expired lease that no sweep has dropped, then its worker can renew it."""
+    loops.slots = 1
+    loops.create(item("a"), item("b"), budget={"attempt": {"tokens": 50}, "loop": {"tokens": 100}})
+    loops.plan()
+    claim = loops.claim("a")
+    loops.scenario.advance(loops.scenario.settings.lease + 1)
+    loops.scenario.ledger.cancel(claim.job_id)
+    assert loops.scenario.ledger.renew([claim.lease]) == set()
+    assert loops.admitted() == []
+    loops.scenario.ledger.store_output(claim.lease, answer(tokens=40))
+    assert used(loops.read())["loop:tokens"] == 40
+    loops.scenario.expire_leases()
+    assert loops.admitted() == ["b"]
+
+
 def test_a_reset_takes_the_lease_of_an_attempt_that_was_cancelled(loops: LoopScenario) -> None:
     loops.create(item("a"))
     loops.plan()

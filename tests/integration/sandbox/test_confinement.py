@@ -25,6 +25,7 @@ from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.programs import ProgramMissing
 from mulligan.workers.sandbox.subprocesses import clean_environment, isolation_of, run
+from mulligan.workers.sandbox.surroundings import LAUNCHER
 from mulligan.workers.settings.model import Settings
 from mulligan.workers.verifiers.command_subprocess import CommandSubprocess
 
@@ -182,6 +183,34 @@ def test_unified_groups_are_used_where_they_have_limits(tmp_path: Path) -> None:
     assert control_groups.groups_for(limits, found) == [
         (str(own.parent), {"memory.max": "1073741824", "memory.swap.max": "0", "pids.max": "9"})
     ]
+
+
+def test_a_process_starts_in_a_group_of_the_second_version() -> None:
+    mounts = Path("/proc/mounts").read_text().splitlines()
+    mounted = [line.split()[1] for line in mounts if "cgroup2" in line]
+    if not mounted or not os.access(mounted[0], os.W_OK):
+        pytest.skip("no group can be made here")
+    group = Path(mounted[0]) / f"mulligan-test-{os.getpid()}"
+    group.mkdir()
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(LAUNCHER.parent)!r})
+from launcher import usage
+pid, to_join = usage.fork_into([{str(group)!r}])
+if pid == 0:
+    with open("/proc/self/cgroup") as file:
+        print(file.read())
+    sys.stdout.flush()
+    os._exit(7)
+assert to_join == []
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    try:
+        done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
+    finally:
+        group.rmdir()
+    assert done.returncode == 7, done.stderr
+    assert f"0::/{group.name}\n" in done.stdout
 
 
 def test_processes_that_know_secrets_are_hidden() -> None:

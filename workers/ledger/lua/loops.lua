@@ -49,11 +49,12 @@ local function move_item(loop, item, record, state, reason)
     string.sub(string.gsub(reason, '|', '/'), 1, 60) }, '|'))
 end
 
--- Whether a worker may still run or verify an attempt.
+-- Whether a worker may still run or verify an attempt. It may renew its lease until a sweep drops it,
+-- also after it expired: Redis may have been away.
 local function has_worker(id, n)
   local held = redis.call('ZSCORE', P .. 'leases', attempt_entry(id, n))
   each_pending(id, n, function(entry) held = held or redis.call('ZSCORE', P .. 'leases', entry) end)
-  return held and not expired(held)
+  return held
 end
 
 -- An item takes its slot when it is admitted, and keeps it until its job ends or waits for something

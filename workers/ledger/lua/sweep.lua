@@ -60,7 +60,7 @@ local function expire_lease(entry)
     redis.call('HSET', key, kind == 'v' and 'vtoken:' .. index or 'token', '')
     if TERMINAL[state] then
       -- The attempt of a cancelled job is not needed, and its worker can no longer write.
-      if job[6] then leave_slot(id, job[6]) end
+      if job[6] and not has_worker(id, n) then leave_slot(id, job[6]) end
     elseif kind == 'v' then
       publish_now(entry, 'verify', priority)
     else

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import os
 import stat
@@ -18,6 +17,7 @@ _PR_SET_SECCOMP, _FILTER = 22, 2
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
 _CLONE_NEWNS = 0x20000
+_CLONE3, _CLONE_INTO_CGROUP, _SIGCHLD = 435, 1 << 33, 17
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ABI_OF_NETWORK, _ABI_OF_SCOPES = 4, 6
@@ -32,9 +32,35 @@ _CAPABILITY_VERSION = 0x20080522
 _CAPABILITIES = 64
 
 
+class suppress:
+    """Ignore these exceptions, as contextlib.suppress does."""
+
+    def __init__(self, *kinds: type[BaseException]) -> None:
+        self._kinds = kinds
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        return kind is not None and issubclass(kind, self._kinds)
+
+
 def prctl(option: int, *values: int) -> None:
     """Call prctl; raise OSError if it fails."""
     _check(_libc.prctl(option, *(ctypes.c_ulong(each) for each in (*values, 0, 0, 0, 0)[:4])))
+
+
+def clone_into(group: str) -> int:
+    """Fork a process into a control group of the second version, as os.fork does otherwise.
+
+    The child must not do much but to become another program: Python does not know of it.
+    """
+    folder = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        arguments = struct.pack("11Q", _CLONE_INTO_CGROUP, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, folder)
+        return _check(_libc.syscall(_CLONE3, arguments, ctypes.c_size_t(len(arguments))))
+    finally:
+        os.close(folder)
 
 
 def forbid_new_rights() -> None:
@@ -181,9 +207,8 @@ def _allow(rules: int, path: str, rights: int) -> None:
     os.close(descriptor)
 
 
-def filter_calls(program: str) -> None:
-    """Install a filter of system calls, given as base64."""
-    code = base64.b64decode(program)
+def filter_calls(code: bytes) -> None:
+    """Install a filter of system calls."""
     instructions = ctypes.create_string_buffer(code, len(code))
     what = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(instructions))
     forbid_new_rights()

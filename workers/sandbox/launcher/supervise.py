@@ -6,18 +6,19 @@ sessions of their own: on Linux, a process whose parent dies becomes the launche
 only the group is killed.
 
 It is a separate program because it must outlive a worker that is killed, and because
-``preexec_fn`` is unsafe in a process with threads. CONFIG is a JSON object with these fields:
+``preexec_fn`` is unsafe in a process with threads. CONFIG is a marshalled dictionary in hexadecimal
+digits, with these fields:
 
 - ``limits``: ``cpu_seconds``, ``memory_bytes``, ``file_bytes``, ``open_files``, ``processes``,
-  ``total_memory_bytes`` and ``disk_bytes``, each a number or null
+  ``total_memory_bytes`` and ``disk_bytes``, each a number or None
 - ``error_fd``: where a failed start and an exceeded limit are reported
 - ``life_fd``: a pipe whose other end the worker holds
 - ``program_fds``: files for the program
 - ``parent``: the worker's pid
-- ``wrapper``: the arguments of bubblewrap, or null
-- ``seccomp``: a filter of system calls in base64, or null
+- ``wrapper``: the arguments of bubblewrap, or None
+- ``seccomp``: a filter of system calls, or None
 - ``landlock``: whether to confine it with Landlock
-- ``uid``: the user to become, or null to stay, and ``powerless``: whether to give up root's powers
+- ``uid``: the user to become, or None to stay, and ``powerless``: whether to give up root's powers
 - ``read`` and ``write``: the paths that it may use, and ``named``: those that it must be able to
   read
 - ``data``: files that bubblewrap makes: path → text
@@ -26,22 +27,23 @@ It is a separate program because it must outlive a worker that is killed, and be
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import json
+import marshal
 import os
 import resource
 import select
-import signal
 import sys
 import time
 
 from . import confine, usage
+from .confine import suppress
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the module typing takes longer to import than all the others
+if TYPE_CHECKING:
+    import signal
     from collections.abc import Iterable
     from typing import Any, NoReturn
+else:
+    import _signal as signal
 
 _NICENESS = 10
 _LIMITS = {
@@ -63,7 +65,7 @@ _FATAL = (4, 6, 7, 8, 9, 11, 13, 15, 24, 25, 31)
 
 
 def main() -> None:
-    config = json.loads(sys.argv[1])
+    config = marshal.loads(bytes.fromhex(sys.argv[1]))  # noqa: S302 - from the worker
     argv = sys.argv[3:]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
@@ -74,9 +76,9 @@ def main() -> None:
     signal.set_wakeup_fd(notify, warn_on_full_buffer=False)
     launcher = os.getpid()
     groups = usage.make_groups(config["cgroups"])
-    program = os.fork()
+    program, to_join = usage.fork_into(groups)
     if program == 0:
-        _become(argv, config, launcher, groups)
+        _become(argv, config, launcher, to_join, is_nice=not groups)
     # Whoever reads these must notice that the program has closed them.
     for fd in (0, 1, 2, *config["program_fds"]):
         os.close(fd)
@@ -92,7 +94,9 @@ def main() -> None:
     _exit_like(status, wrapped=config["wrapper"] is not None)
 
 
-def _become(argv: list[str], config: Any, launcher: int, groups: list[str]) -> NoReturn:
+def _become(
+    argv: list[str], config: Any, launcher: int, to_join: list[str], *, is_nice: bool
+) -> NoReturn:
     """Replace this process by the program, in a session of its own and confined."""
     try:
         os.setsid()
@@ -101,8 +105,8 @@ def _become(argv: list[str], config: Any, launcher: int, groups: list[str]) -> N
         # Python ignores the first two, and exec would pass that on to the program.
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        usage.join_groups(groups)
-        if not groups:
+        usage.join_groups(to_join)
+        if is_nice:
             # Whoever ends a storm of processes must get its turn.
             os.nice(_NICENESS)
         if sys.platform == "linux":
@@ -149,7 +153,7 @@ def _wrapper(config: Any) -> list[str]:
     for path, text in config["data"].items():
         files += ["--ro-bind-data", str(_file_with(text.encode())), path]
     if config["seccomp"]:
-        files += ["--seccomp", str(_file_with(base64.b64decode(config["seccomp"])))]
+        files += ["--seccomp", str(_file_with(config["seccomp"]))]
     return [program, *files, *rest, "--"]
 
 
@@ -245,7 +249,7 @@ def _kill_all(program: int, groups: list[str]) -> int:
 
 
 def _kill(send: Any, target: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with suppress(ProcessLookupError, PermissionError):
         send(target, signal.SIGKILL)
 
 
