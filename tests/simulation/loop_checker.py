@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.jobs.job import TERMINAL, Job
+from mulligan.policies.loops.admission import most_begun
 from mulligan.policies.loops.loop import ItemRecord
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument
 from mulligan.tasks.ports.ledger import Entry, JobView
@@ -176,7 +177,10 @@ class LoopChecker:
         for loop in client.smembers(f"{self._prefix}loops:active"):
             own = sum(self.jobs[job][0] == loop for job in live)
             limited = client.hlen(self._part(loop, "limits")) > 1  # the budget may have no room
-            if own < int(self._loop(loop)["concurrency"]) and not limited:
+            concurrency = int(self._loop(loop)["concurrency"])
+            # Those that wait for a provider have no slot, but count as begun.
+            limited = limited or client.scard(self._part(loop, "begun")) >= most_begun(concurrency)
+            if own < concurrency and not limited:
                 for item in client.zrange(self._part(loop, "ready"), 0, -1):
                     # One whose stopped attempt has not ended waits for that.
                     if (loop, item) not in busy:
