@@ -6,6 +6,9 @@ UV_VERSION := $(shell sed -n 's/^uv==//p' constraints.txt)
 JOBS ?= $(shell echo $$(( $$(nproc) + 1 )))
 # Use the machine's certificates: uv's list does not include company proxies.
 export UV_SYSTEM_CERTS := 1
+# The tests start thousands of processes. Without bytecode, each compiles all that it imports.
+export UV_COMPILE_BYTECODE := 1
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo picture gallery screenshots test check browser servers bench chaos simulate clean
 
