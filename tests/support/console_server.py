@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx2
+from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from mulligan.console.app import create_console
@@ -21,13 +22,23 @@ def client_of(context: ConsoleContext, token: str | None = None, **options: Any)
     """Return a client of a console in this process, which sees it as a local client."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return TestClient(
-        create_console(context),
+        _console_of(context),
         base_url="http://localhost",
         client=("127.0.0.1", 50000),
         headers=headers,
         follow_redirects=False,
         **options,
     )
+
+
+_newest: list[tuple[ConsoleContext, FastAPI]] = []
+
+
+def _console_of(context: ConsoleContext) -> FastAPI:
+    """Return the console of a context: the clients of a test share it, as real ones do."""
+    if not _newest or _newest[0][0] is not context:
+        _newest[:] = [(context, create_console(context))]
+    return _newest[0][1]
 
 
 def new_token(context: ConsoleContext, **fields: Any) -> str:
