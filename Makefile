@@ -43,7 +43,7 @@ screenshots: setup browser
 # The tests start fleets of real processes on few processors. A failed test is run again alone:
 # a defect fails twice, a moment of load does not.
 test: check browser servers
-	@$(BIN)/pytest -n $(JOBS) --dist loadfile || { test $$? -eq 1 \
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder || { test $$? -eq 1 \
 	  && echo "retrying the failed tests one at a time:" \
 	  && $(BIN)/pytest --last-failed --last-failed-no-failures none; }
 

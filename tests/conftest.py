@@ -200,6 +200,20 @@ def _scenario_maker(client: redis.Redis) -> ScenarioMaker:
     return make
 
 
+#: Files that take minutes: they are begun first, so that no process is left with one at the end.
+LONG = (
+    "simulation/test_seeds.py",
+    "security/test_as_a_user.py",
+    "chaos/test_session_kills.py",
+    "chaos/test_kills.py",
+    "integration/backends/test_backends.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONG))
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print on which servers the ledger's contract was tested. It depends on the computer."""
     reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]

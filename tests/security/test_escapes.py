@@ -610,7 +610,7 @@ while True:
         pass
 """
     code = f"os.execve(sys.executable, [sys.executable, '-c', {program!r}], {{}})"
-    attack(confinement, code, timeout=2, limits=Limits(processes=60))
+    attack(confinement, code, timeout=1, limits=Limits(processes=60))
     wait_for(lambda: not _with_marker(marker), "the end of the storm")
 
 
@@ -625,7 +625,7 @@ def test_a_long_chain_of_processes_ends(confinement: Confinement) -> None:
         os.setsid()
     time.sleep(600)
     """
-    attack(confinement, code, timeout=3, limits=Limits(processes=600))
+    attack(confinement, code, timeout=2, limits=Limits(processes=600))
     wait_for(lambda: not _with_marker(marker), "the end of the chain")
 
 
