@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -92,6 +93,7 @@ def check_host(settings: Settings) -> Iterator[Check]:
     yield _local_model(settings)
     yield _disk(settings.home)
     yield from _isolation(settings)
+    yield from _bytecode()
 
 
 def _isolation(settings: Settings) -> Iterator[Check]:
@@ -127,6 +129,15 @@ def _sandbox_read(settings: Settings) -> Iterator[Check]:
         check_start(["true"], program_limits(settings))
     except VerifierError as error:
         yield fail("isolation", f"sandbox_read: {error}", fix)
+
+
+def _bytecode() -> Iterator[Check]:
+    """Find an installation without bytecode: programs under test cannot write it."""
+    spec = find_spec("_pytest")
+    if spec and spec.origin and not Path(cache_from_source(spec.origin)).exists():
+        message = "pytest is not compiled, so that every run of tests compiles it anew"
+        fix = f"run {sys.executable} -m compileall -q {Path(spec.origin).parents[1]}"
+        yield warn("bytecode", message, fix)
 
 
 def _webhooks(settings: Settings) -> Iterator[Check]:

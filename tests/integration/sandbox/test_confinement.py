@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mulligan.console.cli import doctor_checks
 from mulligan.console.cli.doctor_checks import check_host
 from mulligan.policies.jobs.job import Message, Output, VerifierSpec
 from mulligan.tasks.ports.errors import BadInput, RunnerError
@@ -73,6 +74,20 @@ def test_doctor_names_the_layers(tmp_path: Path) -> None:
     checks = [each for each in check_host(Settings(home=tmp_path)) if each.name == "isolation"]
     assert "seccomp" in checks[0].said
     assert checks[0].said.split(",")[0].split()[0] in ("bubblewrap", "landlock")
+
+
+def test_doctor_finds_packages_without_bytecode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found() -> list[str]:
+        checks = check_host(Settings(home=tmp_path))
+        return [each.fix for each in checks if each.name == "bytecode"]
+
+    compiled = tmp_path / "compiled.pyc"
+    monkeypatch.setattr(doctor_checks, "cache_from_source", lambda _: str(compiled))
+    assert [fix.rpartition("/")[2] for fix in found()] == ["site-packages"]
+    compiled.touch()
+    assert found() == []
 
 
 def test_the_way_that_the_operator_names_is_used(tmp_path: Path) -> None:
