@@ -57,7 +57,7 @@ _URGENCY: dict[ItemState, int] = {"failed": 0, "quarantined": 0, "blocked": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class FleetState:
     """What the fleet does: the slots of all loops, and who else waits for one."""
 
     slots: int
@@ -90,39 +90,39 @@ class JobWaits:
 
 
 def why_item(
-    snapshot: LoopSnapshot, item: str, around: Surroundings, job: JobWaits, now: float
+    snapshot: LoopSnapshot, item: str, fleet: FleetState, job: JobWaits, now: float
 ) -> Reason:
     """Say why an item does not run, or that it does.
 
     ``job``: of the item that this one waits for in the end, which may be itself: see `root_of`.
     """
     root = root_of(snapshot, item)
-    reason = _why_root(snapshot, root, around, job, now)
+    reason = _why_root(snapshot, root, fleet, job, now)
     if root == item:
         return reason
     text = f"{item} waits: dependency {reason.text}"
     return replace(reason, cause="dependency", text=text)
 
 
-def why_loop(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits, now: float) -> Reason:
+def why_loop(snapshot: LoopSnapshot, fleet: FleetState, job: JobWaits, now: float) -> Reason:
     """Say why a loop does not run, or that it does. ``job``: of its `running_item`."""
-    if (held := _why_held(snapshot, around, now)) is not None:
+    if (held := _why_held(snapshot, fleet, now)) is not None:
         return held
     if snapshot.loop.state == "completed":
         return Reason(cause="done", text="every item passed or was skipped")
     if snapshot.loop.state == "blocked" and (stuck := stuck_items(snapshot)):
-        reason = why_item(snapshot, stuck[0], around, job, now)
+        reason = why_item(snapshot, stuck[0], fleet, job, now)
         return replace(reason, text=f"nothing can go on: {reason.text}")
-    running = around.live_of_loop - len(around.ending)
-    if running and around.held:
+    running = fleet.live_of_loop - len(fleet.ending)
+    if running and fleet.held:
         verb = "runs" if running == 1 else "run"
         return Reason(cause="runs", text=f"{counted(running, 'item')} {verb}")
     item = running_item(snapshot)
     if item is not None and (running or not snapshot.count("ready")):
-        return why_item(snapshot, item, around, job, now)
+        return why_item(snapshot, item, fleet, job, now)
     if snapshot.count("ready"):
-        return _why_no_slot(snapshot, around, job)
-    return _not_planned(around)
+        return _why_no_slot(snapshot, fleet, job)
+    return _not_planned(fleet)
 
 
 def running_item(snapshot: LoopSnapshot) -> str | None:
@@ -151,7 +151,7 @@ def _waits_for(snapshot: LoopSnapshot, item: str) -> list[str]:
 
 
 def _why_root(
-    snapshot: LoopSnapshot, item: str, around: Surroundings, job: JobWaits, now: float
+    snapshot: LoopSnapshot, item: str, fleet: FleetState, job: JobWaits, now: float
 ) -> Reason:
     """Say why an item does not run that waits for no other one."""
     record, name = snapshot.record(item), snapshot.loop.name
@@ -172,18 +172,18 @@ def _why_root(
         return Reason(
             cause="runs", text=f"{item} runs" + (f" on {job.worker}" if job.worker else "")
         )
-    waits = _why_held(snapshot, around, now)
+    waits = _why_held(snapshot, fleet, now)
     if waits is None and record.state == "running":
-        waits = _why_parked(snapshot, around, job)
+        waits = _why_parked(snapshot, fleet, job)
     if waits is None:
         unplanned = record.state in _BEFORE_READY
-        ends = Reason(cause="slot", text=_ENDING) if item in around.ending else None
-        waits = ends or (_not_planned(around) if unplanned else _why_no_slot(snapshot, around, job))
+        ends = Reason(cause="slot", text=_ENDING) if item in fleet.ending else None
+        waits = ends or (_not_planned(fleet) if unplanned else _why_no_slot(snapshot, fleet, job))
     colon = " " if waits.text.startswith("for ") else ": "
     return replace(waits, text=f"{item} waits{colon}{waits.text}")
 
 
-def _why_held(snapshot: LoopSnapshot, around: Surroundings, now: float) -> Reason | None:
+def _why_held(snapshot: LoopSnapshot, fleet: FleetState, now: float) -> Reason | None:
     """Say what holds the whole loop back, if something does."""
     loop = snapshot.loop
     if loop.state in ("created", "stopped"):
@@ -195,14 +195,14 @@ def _why_held(snapshot: LoopSnapshot, around: Surroundings, now: float) -> Reaso
     broken = breaches(loop.config.budget, snapshot.used)
     if not broken:
         if loop.paused_by == "budget":
-            return _not_planned(around)
+            return _not_planned(fleet)
         return Reason(cause="pause", text=text, remedy=_of("resume_loop", loop.name))
     scope, resource = broken[0]
     over = used_up(scope, resource) + (" until 00:00 UTC" if scope == "day" else "")
     return Reason(
         cause="budget",
         text=over if loop.paused_by == "budget" else f"{text}, and {over}",
-        remedy=_raise_budget(snapshot, around, scope, resource),
+        remedy=_raise_budget(snapshot, fleet, scope, resource),
     )
 
 
@@ -220,30 +220,30 @@ def _resume(behind: str) -> LoopRemedy:
     return LoopRemedy(action="resume_queue", arguments={"what": behind})
 
 
-def _start(pool: str, around: Surroundings) -> LoopRemedy | None:
-    if around.up:
+def _start(pool: str, fleet: FleetState) -> LoopRemedy | None:
+    if fleet.up:
         return None  # it starts them again by itself; a frozen one needs a look at its log
-    if around.up is not None:
+    if fleet.up is not None:
         return LoopRemedy(action="start_all_workers")
     return LoopRemedy(action="start_worker", arguments={"pool": pool})
 
 
-def _not_planned(around: Surroundings) -> Reason:
-    if PLANNERS in around.missing_pools:
+def _not_planned(fleet: FleetState) -> Reason:
+    if PLANNERS in fleet.missing_pools:
         text = f"no worker of the pool {PLANNERS} has reported for 30 s, so that nobody plans it"
-        return Reason(cause="worker", text=text, remedy=_start(PLANNERS, around))
+        return Reason(cause="worker", text=text, remedy=_start(PLANNERS, fleet))
     return Reason(cause="planning", text="the planner has not seen the last change yet")
 
 
-def _why_parked(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits) -> Reason:
+def _why_parked(snapshot: LoopSnapshot, fleet: FleetState, job: JobWaits) -> Reason:
     """Say what an item waits for that has begun: its job says what it is."""
     kind, _, _ = job.behind.partition(":")
     text = f"for {job.words}"
     match kind:
         case "slot":
-            return _why_no_slot(snapshot, around, job)
+            return _why_no_slot(snapshot, fleet, job)
         case "budget":
-            return _why_no_budget(snapshot, around) or Reason(cause="budget", text=text)
+            return _why_no_budget(snapshot, fleet) or Reason(cause="budget", text=text)
         case "queue" | "task_type":
             return Reason(cause="pause", text=text, remedy=_resume(job.behind))
         case "provider":
@@ -251,39 +251,39 @@ def _why_parked(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits) -> 
             return Reason(cause="provider", text=text, remedy=remedy)
         case "quota":
             return Reason(cause="budget", text=text)
-    if job.waiting_for == "worker" and ITEM_WORKERS in around.missing_pools:
+    if job.waiting_for == "worker" and ITEM_WORKERS in fleet.missing_pools:
         text = f"for a worker: none of the pool {ITEM_WORKERS} has reported for 30 s"
-        return Reason(cause="worker", text=text, remedy=_start(ITEM_WORKERS, around))
+        return Reason(cause="worker", text=text, remedy=_start(ITEM_WORKERS, fleet))
     return Reason(cause=_CAUSES.get(job.waiting_for, "runs"), text=text)
 
 
-def _why_no_slot(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits) -> Reason:
+def _why_no_slot(snapshot: LoopSnapshot, fleet: FleetState, job: JobWaits) -> Reason:
     """Say why a loop with something to do gets no slot. ``job``: of an item that has begun."""
     config, name = snapshot.config, snapshot.loop.name
-    if around.live_of_loop >= config.concurrency and around.ending:
+    if fleet.live_of_loop >= config.concurrency and fleet.ending:
         return Reason(cause="slot", text=_ENDING)
-    if around.live_of_loop >= config.concurrency:
+    if fleet.live_of_loop >= config.concurrency:
         return Reason(
             cause="slot",
-            text=f"{around.live_of_loop} of {config.concurrency} items of this loop run",
+            text=f"{fleet.live_of_loop} of {config.concurrency} items of this loop run",
             remedy=_set(name, concurrency=config.concurrency + 1),
         )
-    if (budget := _why_no_budget(snapshot, around)) is not None:
+    if (budget := _why_no_budget(snapshot, fleet)) is not None:
         return budget
     begun = snapshot.count("running")
     if begun >= most_begun(config.concurrency):
         # What they wait for holds the others back, too.
         parked = not job.behind.startswith("slot:") and bool(job.waiting_for)
-        inner = _why_parked(snapshot, around, job) if parked else Reason(cause="slot", text="")
-        text = f"{begun - around.live_of_loop} items of this loop have begun and wait {inner.text}"
+        inner = _why_parked(snapshot, fleet, job) if parked else Reason(cause="slot", text="")
+        text = f"{begun - fleet.live_of_loop} items of this loop have begun and wait {inner.text}"
         return replace(inner, text=text.rstrip())
-    if around.live < around.slots:
-        return _not_planned(around)
-    taken = f"{around.live} of {around.slots} slots of all loops are taken"
-    more = max(around.slots, around.live) + 1
+    if fleet.live < fleet.slots:
+        return _not_planned(fleet)
+    taken = f"{fleet.live} of {fleet.slots} slots of all loops are taken"
+    more = max(fleet.slots, fleet.live) + 1
     more_slots = LoopRemedy(action="set_loop_slots", arguments={"slots": more})
-    first = min(around.others, key=lambda each: each.priority, default=None)
-    lowered = around.live > around.slots or around.slots == 0
+    first = min(fleet.others, key=lambda each: each.priority, default=None)
+    lowered = fleet.live > fleet.slots or fleet.slots == 0
     if first is None or first.priority > config.priority or lowered:
         return Reason(cause="slot", text=taken, remedy=more_slots)
     before = max(1, first.priority - 1)
@@ -296,12 +296,12 @@ def _why_no_slot(snapshot: LoopSnapshot, around: Surroundings, job: JobWaits) ->
     )
 
 
-def _why_no_budget(snapshot: LoopSnapshot, around: Surroundings) -> Reason | None:
+def _why_no_budget(snapshot: LoopSnapshot, fleet: FleetState) -> Reason | None:
     """Say which limit has too little left for another attempt, if one has."""
-    budget, name = around.budget, snapshot.loop.name
+    budget, name = fleet.budget, snapshot.loop.name
     for (scope, resource), limit in budget.limits.items():
         alone = replace(budget, limits={(scope, resource): limit})
-        if alone.room(around.live_of_loop):
+        if alone.room(fleet.live_of_loop):
             continue
         if resource in budget.unlimited:
             text = f"attempts that began before the {scope} budget of {resource} still run"
@@ -319,18 +319,18 @@ def _why_no_budget(snapshot: LoopSnapshot, around: Surroundings) -> Reason | Non
             text=f"the {scope} budget of {resource} has too little left: of"
             f" {_amount(limit)}, {_amount(used)} are used and {_amount(reserved)} are reserved"
             " by running attempts",
-            remedy=_raise_budget(snapshot, around, scope, resource),
+            remedy=_raise_budget(snapshot, fleet, scope, resource),
         )
     return None
 
 
 def _raise_budget(
-    snapshot: LoopSnapshot, around: Surroundings, scope: SharedScope, resource: Resource
+    snapshot: LoopSnapshot, fleet: FleetState, scope: SharedScope, resource: Resource
 ) -> LoopRemedy:
     """Make room for one more attempt, and for as much again."""
-    budget, limit = around.budget, snapshot.config.budget.shared()[scope, resource]
+    budget, limit = fleet.budget, snapshot.config.budget.shared()[scope, resource]
     used, cap = budget.used.get((scope, resource), 0.0), budget.caps.get(resource, 0.0)
-    unclaimed = max(0, around.live_of_loop - budget.reservations)
+    unclaimed = max(0, fleet.live_of_loop - budget.reservations)
     needed = used + budget.reserved.get(resource, 0.0) + cap * (unclaimed + 1)
     return _set_budget(snapshot.loop.name, scope, resource, max(2 * limit, 2 * used, needed))
 

@@ -10,9 +10,9 @@ from mulligan.policies.figures.waiting_words import waiting_words
 from mulligan.policies.loops.loop import ItemRecord, LoopSnapshot, ShownState, shown_state
 from mulligan.policies.loops.spec import ItemSpec
 from mulligan.policies.loops.why import (
+    FleetState,
     JobWaits,
     Reason,
-    Surroundings,
     root_of,
     running_item,
     why_item,
@@ -44,9 +44,9 @@ class LoopView:
         return self.reading.snapshot
 
     @property
-    def surroundings(self) -> Surroundings:
+    def fleet_state(self) -> FleetState:
         fleet, name = self.reading.fleet, self.snapshot.loop.name
-        return Surroundings(
+        return FleetState(
             slots=self.slots,
             live=len(fleet.live),
             live_of_loop=sum(each.loop == name for each in fleet.live),
@@ -172,7 +172,7 @@ def why_item_of(view: LoopView, item: str, now: float, waits: JobWaits | None = 
     """
     if waits is None:
         waits = _slot_says(view, root_of(view.snapshot, item))
-    return _allowed(view, why_item(view.snapshot, item, view.surroundings, waits, now))
+    return _allowed(view, why_item(view.snapshot, item, view.fleet_state, waits, now))
 
 
 def _slot_says(view: LoopView, item: str) -> JobWaits:
@@ -218,7 +218,7 @@ def why_of(context: LoopContext, view: LoopView) -> Reason:
     """Say why a loop that was read does not run."""
     running = waiting_item(view) or running_item(view.snapshot) or ""
     waits = _waits(context, view, running, _job(context, view, running))
-    reason = why_loop(view.snapshot, view.surroundings, waits, context.ledger.now())
+    reason = why_loop(view.snapshot, view.fleet_state, waits, context.ledger.now())
     return _allowed(view, reason)
 
 

@@ -93,9 +93,9 @@ def print_loop(view: LoopView, why: Reason, now: float) -> None:
     found = view.summary.counts
     counts = [f"{found[state]} {state}" for state in _ORDER if state in found]
     screen.say(f"  items     {', '.join(counts)}")
-    live = view.surroundings.live_of_loop
+    live = view.fleet_state.live_of_loop
     screen.say(
-        f"  slots     {live} of {config.concurrency}; all loops {view.surroundings.live}"
+        f"  slots     {live} of {config.concurrency}; all loops {view.fleet_state.live}"
         f" of {view.slots}; priority {config.priority}, weight {config.weight:g}"
     )
     for each in view.holders:

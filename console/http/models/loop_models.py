@@ -285,7 +285,7 @@ def _detail_fields(view: LoopView, why: Reason, *, texts: bool) -> dict[str, Any
         "resources": LoopResources(
             model=runner_name(config.runner),
             max_concurrent=config.concurrency,
-            slots_in_use=view.surroundings.live_of_loop,
+            slots_in_use=view.fleet_state.live_of_loop,
             slots=view.slots,
         ),
         "budget": budget_rows(view),

@@ -35,7 +35,7 @@ def test_holders_are_the_workers_whose_leases_run(loops: LoopScenario) -> None:
     assert holders(loops, "beta") == []
     loops.scenario.ledger.store_output(second.lease, answer(), verifications=[0])
     assert holders(loops) == [("a", "w1", 1)]  # slow verifiers check b, which keeps its slot
-    assert view_loop(loops.context, "alpha").surroundings.live_of_loop == 3
+    assert view_loop(loops.context, "alpha").fleet_state.live_of_loop == 3
 
 
 def test_the_last_heartbeat_is_that_of_what_runs_else_the_planner_s(loops: LoopScenario) -> None:
@@ -92,9 +92,9 @@ def test_only_loops_that_could_use_a_slot_compete(loops: LoopScenario) -> None:
     loops.create(item("g"), name="gamma")
     loops.plan("gamma")
     loops.create(item("a"))
-    around = view_loop(loops.context, "alpha").surroundings
-    assert (around.slots, around.live, around.live_of_loop) == (1, 1, 0)
-    assert [each.loop for each in around.others] == ["gamma"]  # beta runs as much as it may
+    fleet = view_loop(loops.context, "alpha").fleet_state
+    assert (fleet.slots, fleet.live, fleet.live_of_loop) == (1, 1, 0)
+    assert [each.loop for each in fleet.others] == ["gamma"]  # beta runs as much as it may
 
 
 def test_an_item_has_its_spec_its_job_and_its_reason(loops: LoopScenario) -> None:

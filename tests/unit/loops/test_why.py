@@ -15,9 +15,9 @@ from mulligan.policies.loops.admission import Demand, WaitingItem
 from mulligan.policies.loops.budget import BudgetState, LoopBudget, Resource
 from mulligan.policies.loops.loop import ITEM_STATES, ItemRecord, ItemState, LoopSnapshot
 from mulligan.policies.loops.why import (
+    FleetState,
     JobWaits,
     Reason,
-    Surroundings,
     root_of,
     why_item,
     why_loop,
@@ -25,21 +25,21 @@ from mulligan.policies.loops.why import (
 
 NOW = 12 * 60.0  # items and loops have their states since second 0
 CHAIN: dict[str, tuple[str, ...]] = {"a": (), "b": ("a",), "c": ("b",)}
-FREE = Surroundings(slots=8, live=0, live_of_loop=0)
-FULL = Surroundings(slots=2, live=2, live_of_loop=0)
+FREE = FleetState(slots=8, live=0, live_of_loop=0)
+FULL = FleetState(slots=2, live=2, live_of_loop=0)
 RUNS = JobWaits()
 
 
 def ask(
-    found: LoopSnapshot, item: str = "a", around: Surroundings = FREE, job: JobWaits = RUNS
+    found: LoopSnapshot, item: str = "a", fleet: FleetState = FREE, job: JobWaits = RUNS
 ) -> tuple[str, str, str | None]:
-    return told(why_item(found, item, around, job, NOW))
+    return told(why_item(found, item, fleet, job, NOW))
 
 
 def ask_loop(
-    found: LoopSnapshot, around: Surroundings = FREE, job: JobWaits = RUNS
+    found: LoopSnapshot, fleet: FleetState = FREE, job: JobWaits = RUNS
 ) -> tuple[str, str, str | None]:
-    return told(why_loop(found, around, job, NOW))
+    return told(why_loop(found, fleet, job, NOW))
 
 
 def told(reason: Reason) -> tuple[str, str, str | None]:
@@ -94,7 +94,7 @@ def test_the_end_of_a_chain_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "loop", "around", "text", "command"),
+    ("a", "loop", "fleet", "text", "command"),
     [
         ("running", {}, FREE, "c waits: dependency a runs", None),
         (
@@ -114,9 +114,9 @@ def test_the_end_of_a_chain_is_named() -> None:
     ],
 )
 def test_a_chain_of_pending_items_has_the_command_of_its_root(
-    a: ItemState, loop: dict[str, Any], around: Surroundings, text: str, command: str | None
+    a: ItemState, loop: dict[str, Any], fleet: FleetState, text: str, command: str | None
 ) -> None:
-    assert ask(snapshot(CHAIN, {"a": a}, **loop), "c", around) == ("dependency", text, command)
+    assert ask(snapshot(CHAIN, {"a": a}, **loop), "c", fleet) == ("dependency", text, command)
 
 
 @pytest.mark.parametrize(
@@ -157,31 +157,31 @@ def test_a_name_with_spaces_is_quoted() -> None:
 
 def test_nobody_plans_or_works() -> None:
     nobody = replace(FREE, missing_pools=("control", "agent"))
-    assert ask(one("pending"), around=nobody) == (
+    assert ask(one("pending"), fleet=nobody) == (
         "worker",
         "a waits: no worker of the pool control has reported for 30 s, so that nobody plans it",
         "mulligan worker control",
     )
     queued = JobWaits(waiting_for="worker", words="a worker")
-    assert ask(one("running"), around=nobody, job=queued) == (
+    assert ask(one("running"), fleet=nobody, job=queued) == (
         "worker",
         "a waits for a worker: none of the pool agent has reported for 30 s",
         "mulligan worker agent",
     )
     # `up` runs them all: started, it replaces those that end.
-    assert ask(one("pending"), around=replace(nobody, up=False))[2] == "mulligan up"
-    assert ask(one("pending"), around=replace(nobody, up=True))[2] is None
+    assert ask(one("pending"), fleet=replace(nobody, up=False))[2] == "mulligan up"
+    assert ask(one("pending"), fleet=replace(nobody, up=True))[2] is None
 
 
 def test_no_slots_at_all_is_not_a_question_of_priorities() -> None:
     other = Demand(loop="beta", candidates=(WaitingItem(item="x"),))
-    none = Surroundings(slots=0, live=0, live_of_loop=0, others=[other])
-    assert ask(one("ready"), around=none)[1:] == (
+    none = FleetState(slots=0, live=0, live_of_loop=0, others=[other])
+    assert ask(one("ready"), fleet=none)[1:] == (
         "a waits: 0 of 0 slots of all loops are taken",
         "mulligan loops slots 1",
     )
-    lowered = Surroundings(slots=1, live=3, live_of_loop=0, others=[other])
-    assert ask(one("ready"), around=lowered)[2] == "mulligan loops slots 4"
+    lowered = FleetState(slots=1, live=3, live_of_loop=0, others=[other])
+    assert ask(one("ready"), fleet=lowered)[2] == "mulligan loops slots 4"
 
 
 def test_an_item_that_may_run_before_the_planner_saw_it() -> None:
@@ -249,10 +249,10 @@ def test_what_holds_a_whole_loop_back(
     loop: dict[str, Any], expected: tuple[str, str, str | None]
 ) -> None:
     used = BudgetState(used=loop.get("used", {}))
-    around = Surroundings(slots=8, live=0, live_of_loop=0, budget=used)
+    fleet = FleetState(slots=8, live=0, live_of_loop=0, budget=used)
     cause, text, command = expected
-    assert ask_loop(one("ready", **loop), around) == expected
-    assert ask(one("ready", **loop), "a", around) == (cause, f"a waits: {text}", command)
+    assert ask_loop(one("ready", **loop), fleet) == expected
+    assert ask(one("ready", **loop), "a", fleet) == (cause, f"a waits: {text}", command)
 
 
 def test_an_attempt_that_runs_is_not_held_by_a_pause() -> None:
@@ -274,10 +274,10 @@ def waits_with(priority: int, loop: str = "beta") -> Demand:
 
 
 @pytest.mark.parametrize(
-    ("around", "config", "cause", "text", "command"),
+    ("fleet", "config", "cause", "text", "command"),
     [
         (
-            Surroundings(slots=8, live=2, live_of_loop=2),
+            FleetState(slots=8, live=2, live_of_loop=2),
             {"concurrency": 2},
             "slot",
             "2 of 2 items of this loop run",
@@ -286,35 +286,35 @@ def waits_with(priority: int, loop: str = "beta") -> Demand:
         (FREE, {}, "planning", "the planner has not seen the last change yet", None),
         (FULL, {}, "slot", "2 of 2 slots of all loops are taken", "mulligan loops slots 3"),
         (
-            Surroundings(slots=2, live=2, live_of_loop=0, others=[waits_with(7)]),
+            FleetState(slots=2, live=2, live_of_loop=0, others=[waits_with(7)]),
             {"priority": 5},
             "slot",  # beta goes after it
             "2 of 2 slots of all loops are taken",
             "mulligan loops slots 3",
         ),
         (
-            Surroundings(slots=2, live=2, live_of_loop=0, others=[waits_with(7), waits_with(3)]),
+            FleetState(slots=2, live=2, live_of_loop=0, others=[waits_with(7), waits_with(3)]),
             {"priority": 5},
             "fairness",
             "2 of 2 slots of all loops are taken, and beta with priority 3 goes first",
             "mulligan loops set alpha --priority 2",
         ),
         (
-            Surroundings(slots=2, live=2, live_of_loop=0, others=[waits_with(1)]),
+            FleetState(slots=2, live=2, live_of_loop=0, others=[waits_with(1)]),
             {"priority": 5},
             "fairness",
             "2 of 2 slots of all loops are taken, and beta with priority 1 goes first",
             "mulligan loops set alpha --priority 1",
         ),
         (
-            Surroundings(slots=2, live=2, live_of_loop=0, others=[waits_with(5)]),
+            FleetState(slots=2, live=2, live_of_loop=0, others=[waits_with(5)]),
             {"priority": 5},
             "fairness",
             "2 of 2 slots of all loops are taken, and beta with the same priority shares them",
             "mulligan loops set alpha --priority 4",
         ),
         (
-            Surroundings(slots=2, live=2, live_of_loop=0, others=[waits_with(1)]),
+            FleetState(slots=2, live=2, live_of_loop=0, others=[waits_with(1)]),
             {"priority": 1},  # nothing is more urgent
             "fairness",
             "2 of 2 slots of all loops are taken, and beta with the same priority shares them",
@@ -323,11 +323,11 @@ def waits_with(priority: int, loop: str = "beta") -> Demand:
     ],
 )
 def test_an_item_without_a_slot(
-    around: Surroundings, config: dict[str, Any], cause: str, text: str, command: str | None
+    fleet: FleetState, config: dict[str, Any], cause: str, text: str, command: str | None
 ) -> None:
-    assert ask(one("ready", **config), "a", around) == (cause, f"a waits: {text}", command)
+    assert ask(one("ready", **config), "a", fleet) == (cause, f"a waits: {text}", command)
     parked = JobWaits(waiting_for="slot", behind="slot:items", words="a slot of its loop")
-    assert ask(one("running", **config), "a", around, parked) == (
+    assert ask(one("running", **config), "a", fleet, parked) == (
         cause,
         f"a waits: {text}",
         command,
@@ -337,7 +337,7 @@ def test_an_item_without_a_slot(
 # -- budgets ---------------------------------------------------------------------------------------
 
 
-def budget_of(limit: float, used: float, reserved: float, cap: float | None) -> Surroundings:
+def budget_of(limit: float, used: float, reserved: float, cap: float | None) -> FleetState:
     caps: dict[Resource, float] = {} if cap is None else {"tokens": cap}
     state = BudgetState(
         limits={("loop", "tokens"): limit},
@@ -346,7 +346,7 @@ def budget_of(limit: float, used: float, reserved: float, cap: float | None) -> 
         reservations=1,
         caps=caps,
     )
-    return Surroundings(slots=8, live=1, live_of_loop=1, budget=state)
+    return FleetState(slots=8, live=1, live_of_loop=1, budget=state)
 
 
 @pytest.mark.parametrize(
@@ -380,12 +380,12 @@ def budget_of(limit: float, used: float, reserved: float, cap: float | None) -> 
 def test_an_item_without_budget(
     limit: float, used: float, reserved: float, cap: float | None, text: str, command: str
 ) -> None:
-    around = budget_of(limit, used, reserved, cap)
+    fleet = budget_of(limit, used, reserved, cap)
     config: dict[str, Any] = {"budget": {"loop": {"tokens": int(limit)}}}
     expected = ("budget", f"a waits: {text}", f"mulligan loops set alpha --budget {command}")
-    assert ask(one("ready", **config), "a", around) == expected
+    assert ask(one("ready", **config), "a", fleet) == expected
     parked = JobWaits(waiting_for="budget", behind="budget:alpha", words="the budget of loop alpha")
-    assert ask(one("running", **config), "a", around, parked) == expected
+    assert ask(one("running", **config), "a", fleet, parked) == expected
 
 
 @given(
@@ -404,9 +404,9 @@ def test_the_suggested_budget_makes_room(
         reserved={"tokens": reserved},
         caps={"tokens": cap},
     )
-    around = Surroundings(slots=8, live=live, live_of_loop=live, budget=state)
+    fleet = FleetState(slots=8, live=live, live_of_loop=live, budget=state)
     found = one("ready", budget={"loop": {"tokens": limit}})
-    reason = why_item(found, "a", around, RUNS, NOW)
+    reason = why_item(found, "a", fleet, RUNS, NOW)
     if reason.cause != "budget":
         assert state.room(live)
         return
@@ -479,7 +479,7 @@ def test_an_item_that_has_begun(job: JobWaits, expected: tuple[str, str, str | N
 
 
 @pytest.mark.parametrize(
-    ("found", "around", "job", "expected"),
+    ("found", "fleet", "job", "expected"),
     [
         (
             one("passed", state="completed"),
@@ -513,19 +513,19 @@ def test_an_item_that_has_begun(job: JobWaits, expected: tuple[str, str, str | N
         ),
         (
             one("running"),
-            Surroundings(slots=8, live=1, live_of_loop=1),
+            FleetState(slots=8, live=1, live_of_loop=1),
             RUNS,
             ("runs", "1 item runs", None),
         ),
         (
             one("running"),
-            Surroundings(slots=8, live=2, live_of_loop=2),
+            FleetState(slots=8, live=2, live_of_loop=2),
             RUNS,
             ("runs", "2 items run", None),
         ),
         (
             one("running"),
-            Surroundings(slots=8, live=1, live_of_loop=1, held=False),
+            FleetState(slots=8, live=1, live_of_loop=1, held=False),
             JobWaits(waiting_for="worker", words="a worker"),
             ("worker", "a waits for a worker", None),
         ),
@@ -550,9 +550,9 @@ def test_an_item_that_has_begun(job: JobWaits, expected: tuple[str, str, str | N
     ],
 )
 def test_a_loop(
-    found: LoopSnapshot, around: Surroundings, job: JobWaits, expected: tuple[str, str, str | None]
+    found: LoopSnapshot, fleet: FleetState, job: JobWaits, expected: tuple[str, str, str | None]
 ) -> None:
-    assert ask_loop(found, around, job) == expected
+    assert ask_loop(found, fleet, job) == expected
 
 
 @given(
