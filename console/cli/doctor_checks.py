@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from importlib.util import cache_from_source, find_spec
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -134,9 +134,14 @@ def _sandbox_read(settings: Settings) -> Iterator[Check]:
 def _bytecode() -> Iterator[Check]:
     """Find an installation without bytecode: programs under test cannot write it."""
     spec = find_spec("_pytest")
-    if spec and spec.origin and not Path(cache_from_source(spec.origin)).exists():
+    if spec is None or spec.origin is None:
+        return
+    source = Path(spec.origin)
+    # Not cache_from_source, which follows this process's own options, such as -O.
+    name = f"{source.stem}.{sys.implementation.cache_tag}.pyc"
+    if not (source.parent / "__pycache__" / name).exists():
         message = "pytest is not compiled, so that every run of tests compiles it anew"
-        fix = f"run {sys.executable} -m compileall -q {Path(spec.origin).parents[1]}"
+        fix = f"run {sys.executable} -m compileall -q {source.parents[1]}"
         yield warn("bytecode", message, fix)
 
 

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import signal
 from enum import IntEnum
+from time import monotonic
+
+_AT_ONCE = 1.0
 
 
 class ExitCode(IntEnum):
@@ -30,7 +33,16 @@ class NoBroker(Exception):
 def stop_on_signals() -> None:
     """Make SIGTERM stop everything that was started, as Ctrl-C does.
 
-    SIGINT too: a shell starts background jobs with it ignored, and `kill -INT` must still work.
+    SIGINT too: a shell starts background jobs with it ignored, and `kill -INT` must still work. Two
+    within a second are one: the second would interrupt what is said and done for the first.
     """
+    last = -_AT_ONCE
+
+    def interrupt(*_: object) -> None:
+        nonlocal last
+        if monotonic() - last >= _AT_ONCE:
+            last = monotonic()
+            raise KeyboardInterrupt
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, interrupt)

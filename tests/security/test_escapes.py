@@ -26,7 +26,7 @@ import pytest
 from support.waiting import wait_for
 
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
-from mulligan.workers.sandbox import isolation, subprocesses, surroundings
+from mulligan.workers.sandbox import control_groups, isolation, subprocesses, surroundings
 from mulligan.workers.sandbox.confinement import Confinement
 from mulligan.workers.sandbox.isolation import Isolation, NotConfined
 from mulligan.workers.sandbox.launcher.confine import landlock_version
@@ -519,6 +519,21 @@ def test_memory_is_capped_together(confinement: Confinement) -> None:
     completed = attack(confinement, code, limits=limits, timeout=120)
     assert "ESCAPED" not in completed.stdout
     assert not completed.timed_out
+
+
+def test_a_program_whose_child_ran_out_of_memory_did_not_succeed(confinement: Confinement) -> None:
+    """Given a control group, then the kernel ends the child at once, and nobody saw it grow."""
+    if not control_groups.writable_groups():
+        pytest.skip("no control group can be made here")
+    code = """
+    if os.fork() == 0:
+        kept = b"x" * (400 << 20)
+        os._exit(0)
+    os.wait()
+    """
+    completed = attack(confinement, code, limits=Limits(total_memory_bytes=200 << 20))
+    assert completed.signal == signal.SIGKILL
+    assert "used more than 200 MB of memory" in completed.stderr
 
 
 # -- deadlines -------------------------------------------------------------------------------------

@@ -282,6 +282,28 @@ def test_an_interpreter_that_is_first_on_the_path_is_named(tmp_path: Path, line:
     assert "right" in run(["./script"], cwd=work, timeout=60, env=env, limits=limits).stdout
 
 
+def test_directories_that_the_worker_may_not_pass_are_passed_over(tmp_path: Path) -> None:
+    """Given such directories on PATH, in an argument and in `read`, then a program still runs."""
+    closed, work = tmp_path / "closed", tmp_path / "private" / "work"
+    (closed / "bin").mkdir(parents=True)
+    work.mkdir(parents=True)
+    closed.chmod(0)
+    env = clean_environment(work.parent)
+    env["PATH"] = f"{closed / 'bin'}:{env['PATH']}"
+    limits = Limits(confinement=Confinement(read=(closed / "bin" / "read",)))
+    argv = ["true", str(closed / "bin" / "argument")]
+    try:
+        assert run(argv, cwd=work, timeout=60, env=env, limits=limits).exit_code == 0
+    finally:
+        closed.chmod(0o700)
+
+
+def test_arguments_that_are_too_long_are_named(tmp_path: Path) -> None:
+    env = clean_environment(tmp_path)
+    with pytest.raises(ProgramMissing, match="too many or too long"):
+        run(["true", "a" * 200_000], cwd=tmp_path, timeout=60, env=env, limits=Limits())
+
+
 # -- connections -----------------------------------------------------------------------------------
 
 

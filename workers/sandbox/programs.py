@@ -83,7 +83,8 @@ def _places(program: str, cwd: Path, env: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _is_program(path: Path) -> bool:
-    return path.is_file() and os.access(path, os.X_OK)
+    # Path.is_file raises for a directory that this user may not pass.
+    return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 def _first_line(path: Path) -> list[str]:

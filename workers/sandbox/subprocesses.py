@@ -6,6 +6,7 @@ Nothing of it is left behind.
 from __future__ import annotations
 
 import contextlib
+import errno
 import marshal
 import os
 import secrets
@@ -53,6 +54,10 @@ _COOKIE = "MULLIGAN_RUN"
 _LAUNCHER_SECONDS = 4.0
 #: For a first start on a busy computer.
 _TRY_SECONDS = 30.0
+_TOO_LONG = (
+    "its arguments, its environment variables, or the paths in `read` and sandbox_read are too many"
+    " or too long"
+)
 _ALLOWED = ("PATH", "LANG", "LANGUAGE", "TZ")
 
 
@@ -142,7 +147,7 @@ def _surroundings(
     read: Sequence[Path] = (),
 ) -> Surroundings:
     """Return what the program gets to see. Raise VerifierError if it cannot be started so."""
-    named = [path for path in map(Path, argv[1:]) if path.is_absolute() and path.is_file()]
+    named = [Path(each) for each in argv[1:] if each.startswith("/") and os.path.isfile(each)]
     seen = (*limits.confinement.read, *read, *named)
     around = Surroundings(cwd=cwd, env=env, limits=limits, read=seen)
     if isolation.kind != "none":
@@ -293,7 +298,8 @@ def _started(
                 pass_fds=(pipes.error_write, pipes.life_read, *pass_fds),
             )
         except (OSError, ValueError) as error:  # too long, or with a character that none can have
-            raise ProgramMissing(f"{argv[0]}: cannot be started: {error}") from None
+            why = _TOO_LONG if getattr(error, "errno", None) == errno.E2BIG else str(error)
+            raise ProgramMissing(f"{argv[0]}: cannot be started: {why}") from None
         finally:
             pipes.close_launchers_ends()
         try:

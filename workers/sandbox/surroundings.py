@@ -61,7 +61,7 @@ class Surroundings:
         ours = (LAUNCHER,) if self.hosts is not None else ()
         for path in (*self.read, *ours):
             for each in hidden_links(path, _places(found, self.writable)):
-                if os.path.exists(each):  # noqa: PTH110
+                if os.path.exists(each):
                     found[each] = os.path.realpath(each)
         return {path: real for path, real in found.items() if path not in self.writable}
 
@@ -125,7 +125,7 @@ def launcher_config(isolation: Isolation, around: Surroundings) -> dict[str, Any
         "uid": uid,
         "powerless": isolation.kind != "none" and os.getuid() == 0,
         "read": [*around.readable, *(FOR_LANDLOCK if floor else ())],
-        "named": [str(path) for path in around.read if path.exists()],
+        "named": [str(path) for path in around.read if os.path.exists(path)],
         "write": list(around.writable),
         "data": _made_files(around, os.getuid() if uid is None else uid),
         "cgroups": control_groups.groups_for(around.limits, groups),

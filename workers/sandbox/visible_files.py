@@ -17,9 +17,10 @@ import mulligan
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
 #: What dynamic linking, certificates, time zones and name look-ups need.
 _CONFIGURATION = (
-    "/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs", "/etc/ssl/openssl.cnf",
-    "/etc/ca-certificates", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted", "/etc/localtime",
-    "/etc/timezone", "/etc/mime.types", "/etc/nsswitch.conf", "/etc/protocols", "/etc/services",
+    "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives",
+    "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/ca-certificates", "/etc/pki/tls/certs",
+    "/etc/pki/ca-trust/extracted", "/etc/localtime", "/etc/timezone", "/etc/mime.types",
+    "/etc/nsswitch.conf", "/etc/protocols", "/etc/services",
 )  # fmt: skip
 #: Under Landlock, a file that exists and may not be read is an error for the programs that look for
 #: it. Bubblewrap makes its own, or shows none.
@@ -42,7 +43,7 @@ def system_files() -> Mapping[str, str]:
     wanted = (*_SYSTEM, *_CONFIGURATION, *python, str(own), *layers)
     found: dict[str, str] = {}
     for path in wanted:
-        if Path(path).exists() and not is_below(path, found.keys()):
+        if os.path.exists(path) and not is_below(path, found.keys()):
             found[path] = os.path.realpath(path)
     return found
 

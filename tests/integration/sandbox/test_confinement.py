@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import subprocess
 import sys
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -83,10 +85,13 @@ def test_doctor_finds_packages_without_bytecode(
         checks = check_host(Settings(home=tmp_path))
         return [each.fix for each in checks if each.name == "bytecode"]
 
-    compiled = tmp_path / "compiled.pyc"
-    monkeypatch.setattr(doctor_checks, "cache_from_source", lambda _: str(compiled))
+    source = tmp_path / "site-packages" / "_pytest" / "__init__.py"
+    spec = spec_from_file_location("_pytest", source)
+    monkeypatch.setattr(doctor_checks, "find_spec", lambda _: spec)
+    (source.parent / "__pycache__").mkdir(parents=True)
+    source.touch()
     assert [fix.rpartition("/")[2] for fix in found()] == ["site-packages"]
-    compiled.touch()
+    py_compile.compile(str(source))
     assert found() == []
 
 

@@ -85,8 +85,10 @@ def main() -> None:
     exceeded = _wait(program, config, child_ended)
     usage.stop_growth(groups)
     status = _kill_all(program, groups)
+    # A program may have exceeded a limit after the last look.
+    if usage.ran_out_of_memory(groups):
+        exceeded = exceeded or usage.too_much_memory(config["limits"])
     usage.remove_groups(groups)
-    # A program may have exceeded it after the last look.
     files = usage.look_at_files(config["limits"], config["write"])
     exceeded = exceeded or _exceeded(files, config)
     if exceeded:

@@ -56,8 +56,12 @@ def look(limits: Any, directories: list[str]) -> Generator[str]:
         return
     in_memory, on_disk = yield from _unlisted(opened)
     if memory is not None and in_memory + sum(map(_memory, pids)) > memory:
-        yield f"used more than {memory >> 20} MB of memory"
+        yield too_much_memory(limits)
     yield from look_at_files(limits, directories, on_disk)
+
+
+def too_much_memory(limits: Any) -> str:
+    return f"used more than {limits['total_memory_bytes'] >> 20} MB of memory"
 
 
 def look_at_files(limits: Any, directories: list[str], unlisted: int = 0) -> Generator[str]:
@@ -141,7 +145,10 @@ def join_groups(groups: list[str]) -> None:
     """Join groups. In the first version, one thread is moved at once: this process has one."""
     for group in groups:
         single = f"{group}/tasks"
-        _write(single if os.path.exists(single) else f"{group}/cgroup.procs", "0")
+        try:
+            _write(single if os.path.exists(single) else f"{group}/cgroup.procs", "0")
+        except OSError as error:
+            raise OSError(f"it cannot join its control group {group}: {error}") from None
 
 
 def stop_growth(groups: list[str]) -> None:
@@ -154,6 +161,15 @@ def stop_growth(groups: list[str]) -> None:
 def members(groups: list[str]) -> list[int]:
     """Return the processes in the groups."""
     return [int(pid) for group in groups for pid in _read(f"{group}/cgroup.procs").split()]
+
+
+def ran_out_of_memory(groups: list[str]) -> bool:
+    """Return whether the kernel ended a process of the groups that wanted too much memory."""
+    lines = [
+        line.split() for group in groups for name in ("memory.events", "memory.oom_control")
+        for line in _read(f"{group}/{name}").splitlines()
+    ]  # fmt: skip
+    return any(line[0] == "oom_kill" and line[1] != "0" for line in lines)
 
 
 def remove_groups(groups: list[str]) -> None:
