@@ -77,7 +77,7 @@ def _links(path: str) -> Iterator[str]:
     """Yield a path, and every path that its links lead to."""
     for _ in range(40):
         yield path
-        if not Path(path).is_symlink():
+        if not os.path.islink(path):
             return
         path = os.path.join(os.path.dirname(path), Path(path).readlink())  # noqa: PTH118, PTH120 - keeps ..
         path = os.path.normpath(path)
