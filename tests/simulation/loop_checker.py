@@ -29,6 +29,8 @@ _CHECKED = frozenset(
 _DONE = ("passed", "skipped")
 _GAVE_UP = ("failed", "quarantined")
 #: Reasons that are a loop's own: what waits behind one may wait for a person.
+#: Longer than a planner tries to write a plan.
+_PLAN_SECONDS = 60.0
 _OF_LOOPS = ("loop:", "budget:", "slot:")
 #: Above it, the score of an outbox entry is the time to check a published one.
 _CHECK = 1e14
@@ -71,6 +73,7 @@ class LoopChecker:
     #: Attempts that are being verified, or were a moment ago.
     _verifying: set[Entry] = field(default_factory=set)
     _spent: dict[tuple[str, str], float] = field(default_factory=dict)
+    _restored_at: float = float("-inf")
 
     @property
     def _prefix(self) -> str:
@@ -91,6 +94,7 @@ class LoopChecker:
     def restored(self) -> None:
         """Redis has lost its last second: what it holds now is where the checks go on."""
         self._live, self._spent = self._live_now(), {}
+        self._restored_at = self._now
 
     def script_answered(self, script: str, request: str, answer: Any) -> None:
         if not self.specs or script not in _CHECKED | {"renew"}:
@@ -127,7 +131,12 @@ class LoopChecker:
                 self._check_dependencies(each["loop"], each["item"])
 
     def _check_dependencies(self, loop: str, item: str) -> None:
-        """Invariant: no item runs before those that it depends on."""
+        """Invariant: no item runs before those that it depends on.
+
+        A plan that was read before a restart may be written after it, without what was lost.
+        """
+        if self._now - self._restored_at < _PLAN_SECONDS:
+            return
         goes_on = self._config(loop).get("on_blocked") == "continue"
         allowed = (*_DONE, *_GAVE_UP) if goes_on else _DONE
         for each in self.specs[loop][item].depends_on:
@@ -225,7 +234,9 @@ class LoopChecker:
                     f"{loop} uses {used:g} and reserves {reserved:g} tokens of the {limit:g} of"
                     f" its {scope}"
                 )
-            self._spent[loop, scope] = total - unlimited
+            # What a claim without a limit has metered is charged only when it ends.
+            known = self._spent.get((loop, scope), 0.0)
+            self._spent[loop, scope] = max(known, total - unlimited)
 
     def _follow_claim(self, script: str, fields: dict[str, Any], answer: Any) -> None:
         """Note what each claim of an item must be charged with."""
