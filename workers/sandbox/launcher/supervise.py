@@ -86,10 +86,11 @@ def main() -> None:
     usage.stop_growth(groups)
     status = _kill_all(program, groups)
     # A program may have exceeded a limit after the last look.
-    if usage.ran_out_of_memory(groups):
-        exceeded = exceeded or usage.too_much_memory(config["limits"])
+    limits = config["limits"]
+    if limits["total_memory_bytes"] is not None and usage.ran_out_of_memory(groups):
+        exceeded = exceeded or usage.too_much_memory(limits)
     usage.remove_groups(groups)
-    files = usage.look_at_files(config["limits"], config["write"])
+    files = usage.look_at_files(limits, config["write"])
     exceeded = exceeded or _exceeded(files, config)
     if exceeded:
         os.write(config["error_fd"], f"limit:{exceeded}".encode())
