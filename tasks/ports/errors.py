@@ -25,6 +25,7 @@ class MulliganError(Exception):
     ├── CallCancelled     nobody wants the runner's answer any more
     └── StoreUnavailable  a store is away; no attempt failed, and nothing was judged
         ├── BlobsUnavailable     the blob store could not be reached
+        ├── RepositoryUnavailable  a git repository could not be reached, or may not be written now
         └── LedgerUnavailable    the ledger could not be reached, or is starting or busy
             └── LedgerRefused    it answers and refuses: no memory, no disk, read-only
     """
@@ -131,6 +132,10 @@ class StoreUnavailable(MulliganError):
 
 class BlobsUnavailable(StoreUnavailable):
     """The blob store could not be reached."""
+
+
+class RepositoryUnavailable(StoreUnavailable):
+    """A git repository could not be reached, or its branch may not be written now."""
 
 
 class LedgerUnavailable(StoreUnavailable):
