@@ -135,6 +135,26 @@ _LONGEST_PATH = 4096
 _LONGEST_PATH_PART = 255
 
 
+class Setup(Value):
+    """How a checkout is prepared, before an agent works in it and before it is verified."""
+
+    #: Each a command of the workers' configuration by its name, or its arguments.
+    run: tuple[Text | tuple[Text, ...], ...] = Field(min_length=1, max_length=20)
+    #: Directories that these commands make and git ignores, such as ``node_modules``.
+    cache: tuple[Text, ...] = Field(default=(), max_length=20)
+    #: Patterns of the files that the cached directories depend on, such as ``package-lock.json``.
+    key: tuple[Text, ...] = Field(default=(), max_length=20)
+    #: Of each command.
+    timeout: Seconds = Field(default=600.0, gt=0, le=3600)
+
+    @model_validator(mode="after")
+    def _stays_inside(self) -> Setup:
+        for index, path in enumerate(self.cache):
+            if escapes(path) or ".git" in path.split("/"):
+                raise FieldError(("cache", index), f"{path!r} is not a directory of the checkout")
+        return self
+
+
 class Workspace(Value):
     """The directory for checking an answer. Submitting turns ``path`` into a ``snapshot``."""
 
@@ -143,16 +163,35 @@ class Workspace(Value):
     profile: Name | None = None
     #: Content address of the packed directory in the blob store; filled in by submit.
     snapshot: Text | None = None
+    #: A git repository instead of a directory: a name of the workers' configuration, its URL, or a
+    #: path that every worker can reach.
+    git: Text | None = None
+    #: The branch, tag or commit to begin with.
+    ref: Text = "HEAD"
+    #: The commit of ``ref``; filled in by submit.
+    commit: Text | None = None
+    #: The branch that the work is merged into. Only loops have one.
+    branch: Text | None = None
+    setup: Setup | None = None
     #: The file that the answer is written to.
     output_file: Text | None = None
+    #: Whether the answer is a plan of edits, which are applied.
+    edits: bool = False
     #: Patterns of tests and configuration that no answer may change, relative to the workspace.
     protect: tuple[Text, ...] = ("test_*.py", "*_test.py", "tests/**", "conftest.py", "pytest.ini",
                                 "pyproject.toml", "setup.cfg", "tox.ini")  # fmt: skip
 
     @model_validator(mode="after")
     def _has_a_location(self) -> Workspace:
-        if not (self.path or self.profile or self.snapshot):
+        places = [each for each in (self.path, self.profile, self.snapshot, self.git) if each]
+        if not places:
             raise ValueError("a workspace needs a path")
+        if self.git and len(places) > 1:
+            raise FieldError("git", "give either git or a directory")
+        if not self.git and self.ref != "HEAD":
+            raise FieldError("ref", "belongs to git")
+        if self.edits and self.output_file is not None:
+            raise FieldError("edits", "give either edits or output_file")
         if self.output_file is not None and escapes(self.output_file):
             raise FieldError("output_file", f"{self.output_file!r} is not inside the workspace")
         for field, path in (("path", self.path), ("output_file", self.output_file)):
@@ -297,6 +336,11 @@ class Job(Value):
         return self.name or self.task_type
 
     @property
+    def merges(self) -> bool:
+        """Whether the work is merged into the branch of a loop."""
+        return self.workspace is not None and self.workspace.branch is not None
+
+    @property
     def conversation(self) -> tuple[Message, ...]:
         """The messages of the first attempt, the system message first."""
         head = (Message(role="system", content=self.system),) if self.system else ()
@@ -356,6 +400,13 @@ class Output(Value):
     elapsed_seconds: float = Field(default=0.0, ge=0)
     #: Content address of a binary diff of a command runner's private copy of the workspace.
     diff: str | None = None
+    #: The commit with what the attempt did, and the commit that it began with. Only in loops that
+    #: work in a repository.
+    commit: str | None = None
+    base: str | None = None
+    #: How an agent ended that did not end well, such as ``exited with code 1``. What it did until
+    #: then is verified all the same.
+    ended: str | None = None
     #: Seconds for which the provider asked to send it nothing more. It is a fact about the
     #: provider, not about the answer, and is not stored with it.
     provider_wait: float | None = Field(default=None, ge=0, exclude=True)
@@ -396,6 +447,11 @@ class AttemptPlan(Value):
     cycle_id: str | None = None
     #: The number of attempts before a person's requeue, which do not count any more.
     since: int = Field(default=0, ge=0)
+    #: The commit with the best work so far, on which this attempt goes on, and its score.
+    kept: str | None = None
+    kept_score: float = -1.0
+    #: Conflicts with what others merged meanwhile, which do not count as attempts.
+    conflicts: int = Field(default=0, ge=0)
 
 
 TerminalState = Literal["succeeded", "escalated", "cancelled"]

@@ -114,6 +114,11 @@ class LoopRecord:
     planned_at: float | None = None
     #: The loop's place in the shares of its priority (stride scheduling).
     share: float = 0.0
+    #: A rollback that is not finished, as JSON; see checkpoints.py.
+    rollback: str = ""
+    #: The commit of its branch that was delivered last, or why it could not be.
+    delivered: str = ""
+    delivery_problem: str = ""
 
     def is_of(self, tenant: str | None, owner: str | None = None) -> bool:
         """Whether it belongs to a tenant and to a producer; None stands for all of them."""
@@ -166,6 +171,11 @@ class LoopChange:
     #: Jobs to cancel, and items whose failures are forgotten: a new context.
     cancel: Sequence[str] = ()
     forget: Sequence[str] = ()
+    #: A rollback to make, as JSON; empty: it was made.
+    rollback: str | None = None
+    #: The commit that was delivered, and why that failed.
+    delivered: str | None = None
+    delivery_problem: str | None = None
     #: A sentence for the loop's log.
     note: str = ""
 

@@ -17,6 +17,7 @@ from mulligan.policies.jobs.job import (
     Name,
     PolicySpec,
     RunnerSpec,
+    Setup,
     Text,
     VerifierSpec,
     Workspace,
@@ -27,6 +28,10 @@ from mulligan.policies.problem import MOST_FOUND, FieldError, Problem
 from mulligan.policies.suggestions import did_you_mean, name_hint
 from mulligan.policies.value import Value
 
+#: The verifiers that an item of a repository begins and ends with.
+GIT_DIFF = "git.diff"
+GIT_MERGE = "git.merge"
+_NO_WEIGHT = 0.001
 #: A name that is part of addresses, keys and commands.
 _LONGEST_NAME = 80
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
@@ -43,6 +48,10 @@ HEAL_ACTIONS: tuple[HealAction, ...] = get_args(HealAction)
 OnBlocked = Literal["wait", "continue"]
 #: The state of an item that was done before its loop existed.
 DoneState = Literal["passed", "skipped"]
+#: The fields of a loop that belong to `repo`.
+OF_REPOSITORIES = (
+    "branch", "base", "setup", "protect", "edits", "already_done", "deliver", "sync",
+)  # fmt: skip
 #: Items of one loop.
 MOST_ITEMS = 5000
 #: What takes long to search for: cycles, and ids that are similar to an unknown one.
@@ -65,6 +74,42 @@ def _answers_by_itself(runner: RunnerSpec) -> RunnerSpec:
 ItemRunner = Annotated[RunnerSpec, AfterValidator(_answers_by_itself)]
 
 
+#: What git allows in the name of a branch and does not read as an option, a pattern or a path.
+_BRANCH = re.compile(r"[A-Za-z0-9_][\w./@+=-]*", re.ASCII)
+
+
+def _check_branch(name: str) -> str:
+    parts = name.split("/")
+    wrong = any(not part or part[0] == "." or part.endswith((".", ".lock")) for part in parts)
+    if wrong or not _BRANCH.fullmatch(name) or ".." in name or parts[0] in ("refs", "HEAD"):
+        raise ValueError(f"{name!r} is not the name of a branch, such as mulligan/docs")
+    return name
+
+
+BranchName = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_check_branch)]
+
+
+class Deliver(Value):
+    """What follows when every item of a loop is done: nothing, or one of these."""
+
+    #: A branch that is moved forward to the loop's, if that is all there is to do.
+    fast_forward: BranchName | None = None
+    #: A command of the workers' configuration by its name, or its arguments. It runs in a checkout.
+    command: Text | tuple[Text, ...] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, value: Any) -> Any:
+        """`branch`, the default, leaves the work on the loop's branch."""
+        return {} if value == "branch" else value
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Deliver:
+        if self.fast_forward is not None and self.command is not None:
+            raise ValueError("give either fast_forward or command")
+        return self
+
+
 class LoopConfig(Value):
     """The configuration of a loop. Files call it `loop.yaml`."""
 
@@ -75,6 +120,25 @@ class LoopConfig(Value):
     #: The runner of items that name none: a profile of the workers.
     runner: ItemRunner | None = None
     workspace: Workspace | None = None
+    #: The git repository that the items change: a name of the workers' configuration, its URL, or
+    #: a path that every worker can reach. Instead of a workspace.
+    repo: Text | None = None
+    #: The branch that passed work is merged into; by default `mulligan/NAME`.
+    branch: BranchName | None = None
+    #: Where the branch begins: a branch, a tag or a commit.
+    base: Text = "HEAD"
+    #: How a checkout is prepared for agents and verifiers.
+    setup: Setup | None = None
+    #: Patterns of files that no attempt may change or delete.
+    protect: tuple[Text, ...] | None = Field(default=None, max_length=200)
+    #: Whether answers are plans of edits, for runners that only answer with text.
+    edits: bool = False
+    #: What becomes of an item whose acceptance verifiers pass before the work.
+    already_done: Literal["skip", "refuse"] = "skip"
+    #: What follows when every item is done.
+    deliver: Deliver = Deliver()
+    #: A branch of the repository whose new commits are merged into the loop's branch.
+    sync: Text | None = None
     max_attempts: Whole = Field(default=3, ge=2, le=100)
     #: 1 is the most urgent.
     priority: Whole = Field(default=5, ge=1, le=9)
@@ -104,6 +168,31 @@ class LoopConfig(Value):
                 hint = name_hint(str(each), HEAL_ACTIONS)
                 raise FieldError((index,), f"there is no such action{hint}")
         return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> LoopConfig:
+        if self.repo is not None and self.workspace is not None:
+            raise FieldError("workspace", "give either repo or workspace")
+        if self.repo is None:
+            defaults = LoopConfig.model_fields
+            for name in OF_REPOSITORIES:
+                if getattr(self, name) != defaults[name].get_default(call_default_factory=True):
+                    raise FieldError(name, "belongs to repo")
+        return self
+
+    @property
+    def target(self) -> str:
+        """The branch that passed work is merged into."""
+        return self.branch or f"mulligan/{self.name}"
+
+    def item_workspace(self) -> Workspace | None:
+        """The workspace of items that have none of their own."""
+        if self.repo is None:
+            return self.workspace
+        fields: dict[str, Any] = {"git": self.repo, "ref": self.base, "branch": self.target}
+        if self.protect is not None:
+            fields["protect"] = self.protect
+        return Workspace(**fields, setup=self.setup, edits=self.edits)
 
     @property
     def heals(self) -> frozenset[HealAction]:
@@ -188,15 +277,23 @@ def item_job(loop: LoopConfig, item: ItemSpec, *, labels: dict[str, str] | None 
     runner = item.runner or loop.runner
     if runner is None:
         raise ValueError("no runner: name one in the item or in the loop")
+    verifiers = tuple(each.plain() for each in item.verifiers)
+    if loop.repo is not None:
+        roles = {"guards": [i + 1 for i, each in enumerate(item.verifiers) if each.role == "guard"]}
+        merge = {**roles, "already_done": loop.already_done, "sync": loop.sync}
+        # What they find decides, but says nothing about how good the work is.
+        first = VerifierSpec(id=GIT_DIFF, weight=_NO_WEIGHT)
+        last = VerifierSpec(id=GIT_MERGE, weight=_NO_WEIGHT, **merge)
+        verifiers = (first, *verifiers, last)
     return Job(
         task_type=item.task_type or loop.name,
         name=item.id,
         prompt=item_prompt(item),
         runner=runner,
-        verifiers=tuple(each.plain() for each in item.verifiers),
+        verifiers=verifiers,
         policy=PolicySpec(max_attempts=loop.max_attempts),
         budget=loop.budget.item_budget(),
-        workspace=item.workspace or loop.workspace,
+        workspace=item.workspace or loop.item_workspace(),
         labels={**(labels or {}), "loop": loop.name, "item": item.id},
     )
 

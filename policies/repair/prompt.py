@@ -38,6 +38,8 @@ MAX_ERROR = 500
 MAX_OUTPUT = 1200
 #: Maximum characters of failed tests, as pytest shows them.
 MAX_REPORT = 2000
+#: Maximum characters of conflicts.
+MAX_CONFLICTS = 6000
 #: Maximum number of fields listed as correct, and of techniques that worked before.
 MAX_KEPT = 20
 MAX_WORKED = 3
@@ -64,11 +66,13 @@ def build_corrected_prompt(
     truncated: bool = False,
     constrained: bool = False,
     fresh: bool = False,
+    goes_on: bool = False,
 ) -> str:
     """Build the prompt of the next attempt from the task and the last attempt's errors.
 
     ``failure``: that of an attempt without results, which raised an exception.
     ``becomes_file``: the answer is the content of a file. ``truncated``: the last one was cut off.
+    ``goes_on``: the next attempt works in a directory that has the changes of an earlier one.
     ``constrained``: the next answer can only be one that fits the contract, so that the prompt
     has no word about its form. ``fresh``: start over, without anything of the last answer.
     """
@@ -91,6 +95,7 @@ def build_corrected_prompt(
         task_text.strip(),
         "" if constrained else _contract(contract),
         f"{wording.LAST_ANSWER}\n{fenced(_shortened(shown))}" if shown else "",
+        wording.GOES_ON if goes_on else "",
         *([] if fresh else _outputs(records, lines)),
         _listed(wording.KEEP, [f"- {item}" for item in _kept(results, contract, shown)]),
         _listed(wording.WORKED_BEFORE, [f"- {item}" for item in hints]),
@@ -162,6 +167,9 @@ def _outputs(records: Sequence[FailureRecord], lines: Sequence[str]) -> Iterator
     """Quote failed tests, and what commands print beyond the lines that name their errors."""
     said = "\n".join(lines)
     for record in records[:2]:
+        if isinstance(conflicts := record.evidence.get("conflicts"), str) and conflicts:
+            yield f"{wording.CONFLICTS}\n{fenced(conflicts[:MAX_CONFLICTS])}"
+            continue
         if isinstance(report := record.evidence.get("report"), str) and report.strip():
             yield f"{wording.FAILED_TESTS}\n{fenced(report[:MAX_REPORT])}"
             continue

@@ -204,6 +204,34 @@ _REASONING: dict[str, Recipe] = {
         "Write a longer answer.",
         "writing a longer answer",
     ),
+    "protected_changed": Recipe(
+        "restore_protected",
+        "[{place}|A file] is protected[: {message}].",
+        "Put it back as it was, and do the task without changing it.",
+        "Put [{place}|the protected file] back as it was.",
+        "leaving protected files as they are",
+    ),
+    "no_change": Recipe(
+        "change_files",
+        "No file was changed.",
+        "Do the task by changing files in the directory. What you say does not count.",
+        "Change the files that the task needs.",
+        "changing files instead of describing the change",
+    ),
+    "conflict_markers": Recipe(
+        "remove_markers",
+        "[{place}|A file] still contains the marks of a conflict.",
+        "Keep what both sides are for, and remove the lines with <<<<<<<, ======= and >>>>>>>.",
+        "Remove the marks of the conflict[ in {place}].",
+        "resolving conflicts completely",
+    ),
+    "leaves_tree": Recipe(
+        "remove_link",
+        "[{place}|A link] leads out of the directory.",
+        "Remove the link, or let it lead to a file in the directory.",
+        "Remove the link[ {place}].",
+        "using files in the directory only",
+    ),
     "config": Recipe(
         "fix_configuration",
         "The job is configured wrongly[ ({place})][: {message}].",
@@ -241,6 +269,13 @@ _MISSING: dict[str, Recipe] = {
     ),
 }
 
+_MISSING["merge_conflict"] = Recipe(
+    "resolve_conflict",
+    "Your change of [{place}|a file] conflicts with what was merged meanwhile.",
+    "Keep what both sides are for, and remove the lines with <<<<<<<, ======= and >>>>>>>.",
+    "Resolve the conflict[ in {place}].",
+    "resolving the conflict with what was merged meanwhile",
+)
 _MISSING["apply_error"] = _MISSING["does_not_apply"]
 
 #: By kind and finer cause. A cause that has no row of its own falls back to its kind's.

@@ -13,6 +13,10 @@ from mulligan.policies.jobs.job import Mode, PolicySpec
 #: Below this score the mandatory immediate retry follows.
 PASSING_SCORE = 70.0
 _CENT = Decimal("0.01")
+#: The cause of work that does not fit together with what others merged meanwhile. So many of them
+#: do not count as attempts: they are nobody's mistake.
+MERGE_CONFLICT = "merge_conflict"
+FREE_CONFLICTS = 5
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
 from mulligan.policies.repair.instruction import RepairInstruction, corrections_of
 from mulligan.policies.repair.prompt import build_corrected_prompt
 from mulligan.policies.repair.recipes import RULED_OUT
-from mulligan.policies.repair.retry import ChangeStrategy, Retry
+from mulligan.policies.repair.retry import MERGE_CONFLICT, ChangeStrategy, Retry
 from mulligan.policies.repair.verdict import Verdict
 from mulligan.policies.value import Json
 
@@ -60,6 +60,7 @@ def plan_next(
         and corrections_of(verdict.failure)[0].ruled_out
     )
     constrained = contract is not None and not ignored and constrains(decoding, contract)
+    kept, kept_score = _best_work(plan, verdict, output, fresh=fresh)
     prompt = build_corrected_prompt(
         task_text=job.task_text,
         contract=contract,
@@ -73,6 +74,7 @@ def plan_next(
         truncated=output is not None and output.truncated,
         constrained=constrained,
         fresh=fresh,
+        goes_on=kept is not None,
     )
     return AttemptPlan(
         number=plan.number + 1,
@@ -83,7 +85,25 @@ def plan_next(
         cures=verdict.failure.coarse_signature,
         cycle_id=cycle_id,
         since=plan.since,
+        kept=kept,
+        kept_score=kept_score,
+        conflicts=plan.conflicts + (verdict.failure.cause == MERGE_CONFLICT),
     )
+
+
+def _best_work(
+    plan: AttemptPlan, verdict: Verdict, output: Output | None, *, fresh: bool
+) -> tuple[str | None, float]:
+    """Return the commit that the next attempt goes on with, and its score.
+
+    A changed strategy begins with the current state of the branch.
+    """
+    if fresh:
+        return None, -1.0
+    score = verdict.score or 0.0
+    if output is not None and output.commit is not None and score >= plan.kept_score:
+        return output.commit, score
+    return plan.kept, plan.kept_score
 
 
 def _decoding(

@@ -23,6 +23,8 @@ from mulligan.policies.repair.instruction import (
     repair_instruction_to_dict,
 )
 from mulligan.policies.repair.retry import (
+    FREE_CONFLICTS,
+    MERGE_CONFLICT,
     PASSING_SCORE,
     ChangeStrategy,
     Decision,
@@ -135,7 +137,8 @@ def _decide(
     exempt: bool = False,
     exhausted: str | None = None,
 ) -> Decision:
-    policy = RetryPolicy.from_spec(job.policy, attempts_before_requeue=plan.since)
+    free = min(plan.conflicts + (failure.cause == MERGE_CONFLICT), FREE_CONFLICTS)
+    policy = RetryPolicy.from_spec(job.policy, attempts_before_requeue=plan.since + free)
     return policy.decide(
         failure, memory, mode=plan.mode, score=score, exempt=exempt, exhausted=exhausted
     )

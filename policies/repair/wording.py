@@ -4,6 +4,10 @@ from __future__ import annotations
 
 CONTRACT = "Your answer must be JSON that fits this JSON Schema:"
 LAST_ANSWER = "This is your last answer. It is not correct yet:"
+GOES_ON = "The directory has your earlier changes. Go on with them."
+CONFLICTS = (
+    "These files have conflicts with what was merged meanwhile. The directory has both sides:"
+)
 MORE = "and {count} more"
 FAILED_TESTS = "The first failures of the tests:"
 OUTPUT = "The rest of the output of the check:"

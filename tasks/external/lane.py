@@ -237,7 +237,7 @@ def _settle(context: AttemptContext, claim: Claim, report: ReportedAttempt) -> O
     verifiers = build_verifiers(context, claim.job)
     given = [report.result()] if _has_reported_score(claim.job) else None
     output = storable(report.output, context.answer_cap)
-    slow = [] if given else slow_verifiers(verifiers)
+    slow = [] if given else slow_verifiers(claim.job, verifiers)
     if claim.output is None:
         stored = context.ledger.store_output(
             claim.lease,

@@ -9,9 +9,10 @@ from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.jobs.breaker import ProviderPolicy
 from mulligan.policies.jobs.job import Decoding, Message, Output, joined_surrogates
 from mulligan.policies.repair.strategy import contract_of
+from mulligan.tasks.jobs.base_check import check_base
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Outcome, VerificationPending
-from mulligan.tasks.jobs.settle import settle_answer, settle_error
+from mulligan.tasks.jobs.settle import settle_error
 from mulligan.tasks.jobs.verify import (
     after_requeue,
     asked_with,
@@ -20,16 +21,17 @@ from mulligan.tasks.jobs.verify import (
     ended_by_worker,
     is_time_limit,
     no_verdict,
+    settle_or_merge,
     slow_verifiers,
     undone,
 )
 from mulligan.tasks.ports.errors import (
     BadInput,
-    BlobsUnavailable,
     CallCancelled,
     RunnerError,
     TransportFault,
     VerifierError,
+    WorkspaceUnavailable,
 )
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, EntryRequeued
 from mulligan.tasks.ports.runners import Request, provider_for
@@ -63,6 +65,10 @@ def _attempt(context: AttemptContext, claim: Claim) -> Outcome:
         refused = RunnerError(str(error), evidence={"kind": "unsafe_request"})
         return settle_error(context, claim, refused, claim.plan.decoding)
     asked = asked_with(claim, runner.decoding)
+    if claim.job.merges and claim.output is None and claim.plan.number == 1:
+        if (ended := check_base(context, claim, verifiers)) is not None:
+            return ended
+        context.step("base_checked", claim.lease.entry)
     if claim.output is None and claim.budget_used_up:
         # By calls that never answered: one that did has settled its attempt.
         name = claim.job.name or "the job"
@@ -94,10 +100,10 @@ def _run(
         try:
             price = context.price(claim.job.runner) if "money" in claim.allowance else None
             request = request_of(claim, runner, prompt=claim.plan.prompt, price=price)
-            output = runner.runner.answer(replace(request, meter=held.meter))
+            output = context.answer(runner.runner, replace(request, meter=held.meter))
         except TransportFault as fault:
             return requeue_fault(context, claim, fault)
-        except (BlobsUnavailable, CallCancelled) as error:
+        except (WorkspaceUnavailable, CallCancelled) as error:
             return undone(context, claim, error)
         except Exception as error:  # a bug in a runner is a classified failure, too
             if is_time_limit(error):
@@ -105,7 +111,7 @@ def _run(
             return settle_error(context, claim, error, asked)
         context.step("answered", entry)
         output = storable(output, context.answer_cap)
-        slow = slow_verifiers(verifiers)
+        slow = slow_verifiers(claim.job, verifiers)
         stored = context.ledger.store_output(
             claim.lease,
             output,
@@ -131,15 +137,15 @@ def _check(
     verifiers: Sequence[Verifier],
     asked: Decoding,
 ) -> Outcome:
-    """Run the verifiers without a stored result, and settle."""
+    """Run the verifiers without a stored result, and settle or begin the merge."""
     try:
         results = check_all(claim, output, verifiers, claim.results)
     except VerifierError as error:
         return no_verdict(context, claim, error)
-    except (BlobsUnavailable, CallCancelled) as error:
+    except (WorkspaceUnavailable, CallCancelled) as error:
         return undone(context, claim, error)
     context.step("verified", claim.lease.entry)
-    return settle_answer(context, claim, output, results, asked)
+    return settle_or_merge(context, claim, output, results, asked)
 
 
 def request_of(
@@ -178,6 +184,10 @@ def request_of(
         token_allowance=max(1, min(limits)) if limits else None,
         workspace=job.workspace,
         job_id=claim.job_id,
+        loop=job.labels.get("loop", "") if job.merges else "",
+        item=job.labels.get("item", "") if job.merges else "",
+        token=claim.lease.token,
+        kept=plan.kept,
     )
 
 

@@ -13,7 +13,8 @@ from mulligan.policies.repair.free_repair import RepairSyntax, quick_repair
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.leases import HeldLease
 from mulligan.tasks.ports.ledger import Entry, Lease, Ledger, Publication
-from mulligan.tasks.ports.runners import Runner
+from mulligan.tasks.ports.repositories import Repository, no_repository
+from mulligan.tasks.ports.runners import Request, Runner
 from mulligan.tasks.ports.verifiers import Verifier
 
 
@@ -69,6 +70,10 @@ class AttemptContext:
     price: Callable[[RunnerSpec], float | None] = lambda _runner: None
     #: Returns what an answer cost; None if that is unknown.
     cost: Callable[[Job, Output], float | None] = lambda _job, _output: None
+    #: Opens the repository of a workspace, or raises BadInput.
+    repository: Callable[[str], Repository] = no_repository
+    #: Asks a runner, in a checkout if the work is for the branch of a loop.
+    answer: Callable[[Runner, Request], Output] = lambda runner, request: runner.answer(request)
     #: Removes this worker's paths from the text of an error.
     without_paths: Callable[[str], str] = str
     #: Called at named steps, where crash tests kill a process.

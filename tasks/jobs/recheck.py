@@ -25,10 +25,10 @@ from mulligan.tasks.jobs.verify import (
 )
 from mulligan.tasks.ports.errors import (
     BadInput,
-    BlobsUnavailable,
     CallCancelled,
     TransportFault,
     VerifierError,
+    WorkspaceUnavailable,
 )
 from mulligan.tasks.ports.ledger import ClaimRefused, CycleClaim, CycleFailure, Entry, Lease
 from mulligan.tasks.ports.runners import provider_for
@@ -80,7 +80,7 @@ def judge_again(
         results = check_all(claim, output, build_verifiers(context, claim.job), {})
     except (VerifierError, BadInput) as error:
         return no_verdict(context, claim, error)
-    except (BlobsUnavailable, CallCancelled) as error:
+    except (WorkspaceUnavailable, CallCancelled) as error:
         return undone(context, claim, error)
     return end_by_results(context, taken, results, report=report)
 
@@ -121,7 +121,7 @@ def _ask_again(context: AttemptContext, taken: CycleClaim) -> Outcome:
         output = storable(runner.runner.answer(request), context.answer_cap)
     except TransportFault as fault:
         return requeue_fault(context, claim, fault)
-    except (BlobsUnavailable, CallCancelled) as error:
+    except (WorkspaceUnavailable, CallCancelled) as error:
         return undone(context, claim, error)
     except Exception as error:  # without an answer, nothing is proved
         if is_time_limit(error):

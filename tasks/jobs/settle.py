@@ -90,6 +90,20 @@ def settle_error(
     return _record(context, claim, verdict, output, asked_with)
 
 
+def settle_unasked(
+    context: AttemptContext,
+    claim: Claim,
+    finish: Finish,
+    results: Sequence[VerificationResult],
+) -> Settled | ClaimRefused:
+    """Settle an attempt that ends before its runner is asked."""
+    verdict = Verdict(results=tuple(results), success=finish.state == "succeeded")
+    settlement = Settlement(
+        verdict=verdict, then=finish, facts=_facts(context, claim, verdict, None)
+    )
+    return _write(context, claim, settlement)
+
+
 def _exhausted(context: AttemptContext, claim: Claim, output: Output | None) -> str | None:
     """Return the budget that is used up, counting the new answer of this claim.
 
@@ -146,7 +160,11 @@ def _record(
     output: Output | None,
     asked_with: Decoding,
 ) -> Settled | ClaimRefused:
-    settlement = _settlement(context, claim, verdict, output, asked_with)
+    return _write(context, claim, _settlement(context, claim, verdict, output, asked_with))
+
+
+def _write(context: AttemptContext, claim: Claim, settlement: Settlement) -> Settled | ClaimRefused:
+    verdict = settlement.verdict
     context.step("settle", claim.lease.entry)
     published = context.ledger.settle(claim.lease, settlement)
     context.step("settled", claim.lease.entry)

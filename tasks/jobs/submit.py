@@ -10,6 +10,7 @@ from mulligan.policies.failures.failure import GIVEN_SCORE
 from mulligan.policies.jobs.exemption import is_exempt
 from mulligan.policies.jobs.job import Job, Workspace
 from mulligan.policies.jobs.job_limits import limit_problems
+from mulligan.policies.loops.spec import GIT_DIFF, GIT_MERGE
 from mulligan.policies.problem import Problem, until_costly
 from mulligan.policies.repair.retry import PASSING_SCORE, leaves_room_to_retry
 from mulligan.tasks.jobs.read_job import Check
@@ -159,8 +160,21 @@ def check_all(rules: JobRules, jobs: Sequence[Job]) -> list[Problem]:
     return until_costly(
         problem.of_job(_index(i, jobs))
         for i, job in enumerate(jobs)
-        for problem in rules.problems(job)
+        for problem in (*_loop_problems(job), *rules.problems(job))
     )
+
+
+def _loop_problems(job: Job) -> list[Problem]:
+    """Refuse what only the items of a loop have: a branch, and verifiers that are about it."""
+    found = [
+        Problem(f"{spec.id} belongs to the items of a loop", ("verifiers", index), "not_allowed")
+        for index, spec in enumerate(job.verifiers)
+        if spec.id in (GIT_DIFF, GIT_MERGE)
+    ]
+    if job.merges:
+        message = "only a loop may have a branch: use ref"
+        found.append(Problem.at("workspace.branch", message, "not_allowed"))
+    return found
 
 
 def key_problems(jobs: Sequence[Job], indices: Sequence[int]) -> list[Problem]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from mulligan.policies.failures.classify import message_of
-from mulligan.policies.failures.failure import VerificationResult
-from mulligan.policies.jobs.job import Decoding, Job, Output
+from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
+from mulligan.policies.jobs.job import Decoding, Job, Output, VerifierSpec
+from mulligan.policies.repair import score as scoring
 from mulligan.tasks.jobs.context import AttemptContext
-from mulligan.tasks.jobs.outcome import Outcome, Requeued, VerificationStored
+from mulligan.tasks.jobs.merge import GIT_SECONDS, NOT_MERGED, merge_attempt, merge_index
+from mulligan.tasks.jobs.outcome import Outcome, Requeued, VerificationPending, VerificationStored
 from mulligan.tasks.jobs.settle import settle_answer
-from mulligan.tasks.ports.errors import BadInput, BlobsUnavailable, CallCancelled, VerifierError
+from mulligan.tasks.ports.errors import BadInput, CallCancelled, VerifierError, WorkspaceUnavailable
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, EntryRequeued
 from mulligan.tasks.ports.verifiers import Candidate, Verifier
 
@@ -27,9 +30,10 @@ def build_verifiers(context: AttemptContext, job: Job) -> list[Verifier]:
     return [context.verifier(spec) for spec in job.verifiers]
 
 
-def slow_verifiers(verifiers: Sequence[Verifier]) -> list[int]:
-    """Return the indices of the verifiers that run on the verify queue."""
-    return [i for i, verifier in enumerate(verifiers) if verifier.slow]
+def slow_verifiers(job: Job, verifiers: Sequence[Verifier]) -> list[int]:
+    """Return the indices of the verifiers that run on the verify queue, without the merge."""
+    merge = merge_index(job)
+    return [i for i, verifier in enumerate(verifiers) if verifier.slow and i != merge]
 
 
 def verification_time(verifier: Verifier) -> float:
@@ -54,7 +58,7 @@ def check_one(claim: Claim, output: Output, index: int, verifier: Verifier) -> V
     label = claim.job.verifiers[index].label
     try:
         return verifier.verify(candidate(claim, output))
-    except (BlobsUnavailable, CallCancelled):
+    except (WorkspaceUnavailable, CallCancelled):
         raise  # this is neither the answer's failure nor the verifier's
     except VerifierError as error:
         raise VerifierError(f"{label}: {error}") from error
@@ -68,7 +72,12 @@ def check_all(
     verifiers: Sequence[Verifier],
     known: Mapping[int, VerificationResult],
 ) -> Sequence[VerificationResult]:
-    """Return all results in the job's order. Run the verifiers that are not in ``known``."""
+    """Return all results in the job's order. Run the verifiers that are not in ``known``.
+
+    A merge that was not made yet is skipped.
+    """
+    merge = merge_index(claim.job)
+    known = known if merge is None else {merge: NOT_MERGED, **known}
     return [
         known[i] if i in known else check_one(claim, output, i, verifier)
         for i, verifier in enumerate(verifiers)
@@ -85,15 +94,22 @@ def run_verification(context: AttemptContext, entry: Entry) -> Outcome:
         raise ValueError(f"{entry} has no stored answer to verify")
     started = context.clock.monotonic()
     try:
-        verifier = context.verifier(claim.job.verifiers[entry.index])
+        verifiers = {entry.index: context.verifier(claim.job.verifiers[entry.index])}
+        if entry.index == merge_index(claim.job):
+            verifiers = dict(enumerate(build_verifiers(context, claim.job)))
     except BadInput as error:
         return no_verdict(context, claim, error)
-    with context.holding(claim.lease, verification_time(verifier)):
+    with context.holding(claim.lease, _longest(claim.job, entry.index, verifiers)) as held:
         try:
-            result = check_one(claim, claim.output, entry.index, verifier)
+            if entry.index == merge_index(claim.job):
+                result = merge_attempt(
+                    context, claim, claim.output, held, partial(_first_failure, claim, verifiers)
+                )
+            else:
+                result = check_one(claim, claim.output, entry.index, verifiers[entry.index])
         except VerifierError as error:
             return no_verdict(context, claim, error)
-        except (BlobsUnavailable, CallCancelled) as error:
+        except (WorkspaceUnavailable, CallCancelled) as error:
             return undone(context, claim, error)
         context.step("verified", entry)
         elapsed = context.clock.monotonic() - started
@@ -102,6 +118,28 @@ def run_verification(context: AttemptContext, entry: Entry) -> Outcome:
     if isinstance(last, ClaimRefused):
         return last if last.reason == "lost" else VerificationStored(entry=entry, result=result)
     return conclude(context, last)
+
+
+def _longest(job: Job, index: int, verifiers: Mapping[int, Verifier]) -> float:
+    if index != merge_index(job):
+        return verification_time(verifiers[index])
+    return GIT_SECONDS + sum(map(verification_time, verifiers.values()))
+
+
+def _first_failure(
+    claim: Claim, verifiers: Mapping[int, Verifier], output: Output
+) -> VerificationResult | None:
+    """Run all verifiers but the merge on the tree of a merge; return what fails, if it does."""
+    merge, specs = merge_index(claim.job), claim.job.verifiers
+    results = {
+        i: check_one(claim, output, i, verifier) for i, verifier in verifiers.items() if i != merge
+    }
+    if _is_good(specs, results):
+        return None
+    failed = [i for i, result in results.items() if result.status is VerificationStatus.FAIL]
+    # Without any failure, the score alone is too low.
+    first = min(failed or results, key=lambda i: (not specs[i].required, i))
+    return results[first].model_copy(update={"status": VerificationStatus.FAIL})
 
 
 def conclude(context: AttemptContext, claim: Claim) -> Outcome:
@@ -116,9 +154,42 @@ def conclude(context: AttemptContext, claim: Claim) -> Outcome:
             defaults = context.runner(claim.job.runner).decoding
         except (VerifierError, BadInput) as error:
             return no_verdict(context, claim, error)
-        except (BlobsUnavailable, CallCancelled) as error:
+        except (WorkspaceUnavailable, CallCancelled) as error:
             return undone(context, claim, error)
-        return settle_answer(context, claim, output, results, asked_with(claim, defaults))
+        asked = asked_with(claim, defaults)
+        return settle_or_merge(context, claim, output, results, asked)
+
+
+def settle_or_merge(
+    context: AttemptContext,
+    claim: Claim,
+    output: Output,
+    results: Sequence[VerificationResult],
+    asked: Decoding,
+) -> Outcome:
+    """Settle an attempt whose results are complete. One that satisfies them is merged first.
+
+    So an item has passed exactly if its work is merged.
+    """
+    merge, specs = merge_index(claim.job), claim.job.verifiers
+    others = {i: result for i, result in enumerate(results) if i != merge}
+    if merge is None or merge in claim.results or not _is_good(specs, others):
+        return settle_answer(context, claim, output, results, asked)
+    handed = context.ledger.begin_merge(
+        claim.lease, others, index=merge, priority=claim.job.priority
+    )
+    if isinstance(handed, ClaimRefused):
+        if handed.reason == "finished":  # the job has ended meanwhile
+            return settle_answer(context, claim, output, results, asked)
+        return handed
+    context.step("merge_begun", claim.lease.entry)
+    context.publish(handed)
+    return VerificationPending(entry=claim.lease.entry, verifications=1)
+
+
+def _is_good(specs: Sequence[VerifierSpec], results: Mapping[int, VerificationResult]) -> bool:
+    ran, found = [specs[i] for i in results], list(results.values())
+    return scoring.succeeded(ran, found, scoring.score(ran, found))
 
 
 def asked_with(claim: Claim, defaults: Decoding) -> Decoding:
@@ -133,7 +204,7 @@ def asked_with(claim: Claim, defaults: Decoding) -> Decoding:
 
 
 def undone(
-    context: AttemptContext, claim: Claim, error: BlobsUnavailable | CallCancelled
+    context: AttemptContext, claim: Claim, error: WorkspaceUnavailable | CallCancelled
 ) -> Outcome:
     """Leave an entry undone, without counting it: a store is away, or the lease is lost."""
     if isinstance(error, CallCancelled):

@@ -148,7 +148,7 @@ def _complete(context: LoopContext, config: LoopConfig, item: ItemSpec) -> ItemS
 
 def move(context: LoopContext, name: str, verb: Verb, caller: Requester) -> LoopReading:
     """Start, stop, pause or resume a loop."""
-    return _change(context, name, caller, lambda found, now: move_loop(found, verb, now=now))
+    return change_loop(context, name, caller, lambda found, now: move_loop(found, verb, now=now))
 
 
 def start_new(context: LoopContext, name: str, caller: Requester) -> None:
@@ -160,7 +160,7 @@ def start_new(context: LoopContext, name: str, caller: Requester) -> None:
 
 def reset(context: LoopContext, name: str, item: str, caller: Requester) -> LoopReading:
     """Run an item again in a new context."""
-    return _change(context, name, caller, lambda found, now: reset_item(found, item, now=now))
+    return change_loop(context, name, caller, lambda found, now: reset_item(found, item, now=now))
 
 
 def skip(
@@ -169,7 +169,7 @@ def skip(
     """Leave an item out. The reason is one line of at most 200 characters."""
     if len(reason) > _LONGEST_REASON or not re.fullmatch(PLAIN_LINE, reason):
         raise BadInput.at("reason", f"must be one line of at most {_LONGEST_REASON} characters")
-    return _change(
+    return change_loop(
         context, name, caller, lambda found, now: skip_item(found, item, reason=reason, now=now)
     )
 
@@ -186,7 +186,7 @@ def inject(
         specs = (*found.specs, *complete)
         return replace(change, specs=specs, caps=current_caps(context, found.config, specs))
 
-    return _change(context, name, caller, decide)
+    return change_loop(context, name, caller, decide)
 
 
 def _added_problems(
@@ -229,7 +229,7 @@ def configure(
             return replace(change, caps=current_caps(context, change.config, found.specs))
         return change
 
-    return _change(context, name, caller, decide)
+    return change_loop(context, name, caller, decide)
 
 
 def set_slots(context: LoopContext, slots: int | None) -> None:
@@ -262,7 +262,7 @@ def delete(
         raise LoopConflict(f"the loop {name!r} has not ended: stop it first")
 
 
-def _change(
+def change_loop(
     context: LoopContext,
     name: str,
     caller: Requester,

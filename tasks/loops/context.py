@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.policies.jobs.job import RunnerSpec
+from mulligan.policies.loops.spec import LoopConfig
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.ledger import Ledger, Publication
+from mulligan.tasks.ports.repositories import Repository, no_repository
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,5 +35,13 @@ class LoopContext:
     tenant_label: str = "tenant"
     #: Keeps a stored workspace from expiring.
     keep: Callable[[str], None] = lambda _: None
+    #: Opens the repository of a loop, or raises BadInput.
+    repository: Callable[[str], Repository] = no_repository
+    #: Runs the command that delivers a loop, in a checkout of a commit. Returns its problem.
+    run_delivery: Callable[[LoopConfig, str], str] = lambda _config, _commit: ""
+    #: Returns the hosts of the workers that run and verify items.
+    worker_hosts: Callable[[], Collection[str]] = tuple
+    #: Seconds for which the work of attempts is kept after their items have ended.
+    work_retention: float = 14 * 86400.0
     #: Called at named steps, where crash tests kill a process.
     step: Callable[[str, str], None] = lambda _name, _loop: None

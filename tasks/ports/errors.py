@@ -24,8 +24,9 @@ class MulliganError(Exception):
     ├── DamagedRecord     a stored record cannot be read
     ├── CallCancelled     nobody wants the runner's answer any more
     └── StoreUnavailable  a store is away; no attempt failed, and nothing was judged
-        ├── BlobsUnavailable     the blob store could not be reached
-        ├── RepositoryUnavailable  a git repository could not be reached, or may not be written now
+        ├── WorkspaceUnavailable   what an attempt works on is away
+        │   ├── BlobsUnavailable       the blob store could not be reached
+        │   └── RepositoryUnavailable  a git repository could not be reached, or not be written now
         └── LedgerUnavailable    the ledger could not be reached, or is starting or busy
             └── LedgerRefused    it answers and refuses: no memory, no disk, read-only
     """
@@ -130,11 +131,15 @@ class StoreUnavailable(MulliganError):
     """A store is away. Try again later: nothing is known about the attempt."""
 
 
-class BlobsUnavailable(StoreUnavailable):
+class WorkspaceUnavailable(StoreUnavailable):
+    """What an attempt works on is away."""
+
+
+class BlobsUnavailable(WorkspaceUnavailable):
     """The blob store could not be reached."""
 
 
-class RepositoryUnavailable(StoreUnavailable):
+class RepositoryUnavailable(WorkspaceUnavailable):
     """A git repository could not be reached, or its branch may not be written now."""
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from mulligan.tasks.ports.errors import BadInput
+
 #: Trailers of the commits that mulligan makes on the branch of a loop.
 ATTEMPT_TRAILER = "Mulligan-Attempt"
 ITEM_TRAILER = "Mulligan-Item"
@@ -134,3 +136,8 @@ class Repositories(Protocol):
 
     def open(self, name: str) -> Repository:
         """Return a repository by the name of a profile, its URL or its path. Raises BadInput."""
+
+
+def no_repository(name: str) -> Repository:
+    """Refuse: of a process that works in no repository."""
+    raise BadInput.at("workspace.git", f"{name} cannot be used here")

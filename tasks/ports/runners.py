@@ -9,6 +9,7 @@ from typing import Protocol
 from mulligan.policies.jobs.job import Decoding, Message, Output, Workspace
 from mulligan.policies.loops.budget import Resource
 from mulligan.policies.value import Json
+from mulligan.tasks.ports.sessions import Session, SilentSession
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +27,16 @@ class Request:
     token_allowance: int | None = None
     workspace: Workspace | None = None
     job_id: str = ""
+    #: For the branch of a loop: its name, the item, and the token of the attempt's lease.
+    loop: str = ""
+    item: str = ""
+    token: str = ""
+    #: The commit with the work that this attempt goes on with; None: it begins with the branch.
+    kept: str | None = None
     #: Called with what the call has used so far, by a runner that knows it before its end.
     meter: Callable[[Mapping[Resource, float]], None] = lambda _used: None
+    #: Gets what a runner does while it works, if it says so.
+    session: Session = field(default_factory=SilentSession)
 
 
 class Runner(Protocol):

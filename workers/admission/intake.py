@@ -145,6 +145,8 @@ def outcome_problems(job: Job, settings: Settings) -> list[Problem]:
 def _check_workspace(
     workspace: Workspace, settings: Settings, *, local_paths: bool
 ) -> list[Problem]:
+    if workspace.git is not None:
+        return _check_git(workspace, settings, local_paths=local_paths)
     if workspace.profile is not None and workspace.profile not in settings.workspaces:
         message = (
             f"no workspace {workspace.profile!r}{_hint(workspace.profile, settings.workspaces)}"
@@ -162,6 +164,26 @@ def _check_workspace(
     if not path.is_dir():
         return [Problem.at("workspace.path", f"there is no directory {path}")]
     return _check_output(path, workspace)
+
+
+def _check_git(workspace: Workspace, settings: Settings, *, local_paths: bool) -> list[Problem]:
+    """Find whether a workspace names a repository or a command that only mulligan.toml may name."""
+    found, inline = [], local_paths or settings.allow_inline
+    name = workspace.git or ""
+    if name not in settings.repositories and not inline:
+        message = (
+            f"no repository {name!r}{_hint(name, settings.repositories)}: name one from"
+            " [repositories] of mulligan.toml"
+        )
+        found.append(Problem.at("workspace.git", message, "unknown_name"))
+    for index, command in enumerate(workspace.setup.run if workspace.setup else ()):
+        if isinstance(command, str) and command not in settings.commands:
+            message = f"no command {command!r}{_hint(command, settings.commands)}"
+            found.append(Problem(message, ("workspace", "setup", "run", index), "unknown_name"))
+        elif not isinstance(command, str) and not inline:
+            message = "only mulligan.toml may define a command: name one from [commands.NAME]"
+            found.append(Problem(message, ("workspace", "setup", "run", index), "not_allowed"))
+    return found
 
 
 def _check_output(path: Path, workspace: Workspace) -> list[Problem]:
@@ -207,12 +229,18 @@ def build_intake(
     blobs: Callable[[], BlobStore],
     models: ContractModels,
     exempt: Iterable[str] | None = None,
+    resolve: Callable[[Workspace], Workspace] = lambda workspace: workspace,
 ) -> Intake:
-    """Build an intake. ``check`` finds a job's problems; ``blobs`` is called to pack a path."""
+    """Build an intake. ``check`` finds a job's problems; ``blobs`` is called to pack a path.
+
+    ``resolve``: finds the commit of a workspace in a git repository.
+    """
 
     def snapshot(workspace: Workspace) -> Workspace:
         from mulligan.workers.sandbox.workspace import pack
 
+        if workspace.git is not None:
+            return resolve(workspace)
         path = workspace_path(workspace, settings)
         if path is None:
             return workspace

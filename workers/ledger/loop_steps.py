@@ -232,6 +232,9 @@ class LoopSteps(AcceptSteps):
         }
         if change.state is not None:
             fields |= {"reason": change.reason, "paused_by": change.paused_by}
+        for name in ("rollback", "delivered", "delivery_problem"):
+            if (value := getattr(change, name)) is not None:
+                fields[name] = value
         if change.config is not None:
             fields |= loop_rows.config_fields(change.config)
         if change.caps is not None:

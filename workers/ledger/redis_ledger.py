@@ -176,6 +176,29 @@ class RedisLedger(
             answer, Lease(Entry("attempt", entry.job_id, entry.attempt), lease.token, sent_at)
         )
 
+    def begin_merge(
+        self, lease: Lease, results: Mapping[int, VerificationResult], *, index: int, priority: int
+    ) -> list[Publication] | ClaimRefused:
+        entry = lease.entry
+        answer = self.calls.one(
+            "begin_merge",
+            self._prefix(entry.job_id),
+            id=entry.job_id,
+            n=entry.attempt,
+            token=lease.token,
+            index=index,
+            priority=priority,
+            results={
+                str(i): result.model_dump_json(exclude_defaults=True)
+                for i, result in results.items()
+            },
+            **self._needs(*results.values()),
+        )
+        if answer[0] != "handed":
+            return ClaimRefused(answer[0])
+        merge = Entry("verification", entry.job_id, entry.attempt, index)
+        return [Publication(merge, "verify", int(answer[1]))] if answer[2] == "due" else []
+
     def settle(self, lease: Lease, settlement: Settlement) -> list[Publication] | ClaimRefused:
         then = settlement.then
         plan = then.plan if isinstance(then, NextAttempt) else None

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from mulligan.policies.jobs.job import Output, Workspace
 from mulligan.policies.repair.free_repair import Coercion
 from mulligan.policies.value import Json
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.diff import apply_diff
+from mulligan.workers.sandbox.file_tree import write_tree
 from mulligan.workers.sandbox.limits import Limits
+from mulligan.workers.sandbox.private import private_directory
+from mulligan.workers.sandbox.protection import Protection
 from mulligan.workers.sandbox.worker_paths import WorkerPaths
-from mulligan.workers.sandbox.workspace import place_answer, private_copy, restore_protected
+from mulligan.workers.sandbox.workspace import (
+    content_address,
+    git_trees,
+    place_answer,
+    private_copy,
+    restore_protected,
+    unpack,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +35,15 @@ class LaidOutAnswer:
     """A private copy of the workspace with an answer in it, ready to run."""
 
     work: Path
-    #: The packed workspace without the answer.
-    snapshot: bytes = b""
+    #: The workspace without the answer: its name, and how to write its files.
+    base: str = ""
+    write_base: Callable[[Path], None] = lambda _: None
     #: Files that the answer wrote, changed or deleted, relative to the workspace.
     touched: tuple[str, ...] = ()
     #: Protected files that had to be put back or removed.
     restored: tuple[str, ...] = ()
+    #: New files that may contain further tests.
+    added: tuple[str, ...] = ()
     #: Free repairs that made the answer's file; the score penalises them.
     coercions: tuple[Coercion, ...] = ()
 
@@ -63,6 +78,10 @@ class AnswerLayout:
         If the runner edited the output file, that edit is the answer, not what it printed.
         """
         workspace = candidate.workspace
+        if workspace is not None and candidate.output.commit is not None:
+            with self._check_out(workspace, candidate.output) as laid_out:
+                yield laid_out
+            return
         with private_copy(workspace, self.blobs, root=self.root) as copy:
             work, snapshot = copy.directory, copy.snapshot
             if workspace is None:
@@ -76,11 +95,45 @@ class AnswerLayout:
             touched = sorted({*edited, *filter(None, [workspace.output_file])})
             yield LaidOutAnswer(
                 work=work,
-                snapshot=snapshot,
+                base=content_address(snapshot),
+                write_base=partial(unpack, snapshot),
                 touched=tuple(touched),
                 restored=restored,
                 coercions=coercions,
             )
+
+    @contextlib.contextmanager
+    def _check_out(self, workspace: Workspace, output: Output) -> Iterator[LaidOutAnswer]:
+        """Write the files of the commit that an attempt made, with the protected ones of its base.
+
+        If it changed a protected file, ``git.diff`` fails: what passes is exactly the commit.
+        """
+        git, commit, base = workspace.git or "", output.commit or "", output.base or ""
+        trees = git_trees(self.blobs)
+        before, after = trees.tree(git, base), trees.tree(git, commit)
+        files = {
+            name: node for name, node in {**before, **after}.items() if node.kind != "directory"
+        }
+        touched = sorted(name for name in files if before.get(name) != after.get(name))
+        with private_directory(self.root) as work:
+            write_tree(after, work)
+            restored = Protection(workspace.protect).restore(work, before, may_add=True)
+            if workspace.setup is not None:
+                trees.prepare(workspace, work)
+            yield LaidOutAnswer(
+                work=work,
+                base=f"git:{base}",
+                write_base=partial(self._write_base, workspace, base),
+                touched=tuple(touched),
+                restored=tuple(restored),
+                added=tuple(name for name in touched if name not in before),
+            )
+
+    def _write_base(self, workspace: Workspace, base: str, into: Path) -> None:
+        trees = git_trees(self.blobs)
+        write_tree(trees.tree(workspace.git or "", base), into)
+        if workspace.setup is not None:
+            trees.prepare(workspace, into)
 
     def _apply_diff(self, work: Path, candidate: Candidate) -> tuple[str, ...]:
         """Apply the runner's edits and return the files that they touched."""

@@ -33,10 +33,14 @@ class Protection:
         path = str(PurePosixPath(name))
         return any(pattern.match(path) for pattern in self._patterns)
 
-    def restore(self, directory: Path, snapshot: Tree) -> list[str]:
-        """Remove protected files that are new, rewrite changed or deleted ones; return both."""
+    def restore(self, directory: Path, snapshot: Tree, *, may_add: bool = False) -> list[str]:
+        """Remove protected files that are new, rewrite changed or deleted ones; return both.
+
+        ``may_add``: new files stay, unless pytest or Python loads them without being asked.
+        """
+        refused = ALWAYS if may_add else self
         present = _files(directory)
-        added = [name for name in present if self.covers(name) and name not in snapshot]
+        added = [name for name in present if refused.covers(name) and name not in snapshot]
         for name in added:
             remove(directory / name)
         changed = {
@@ -87,3 +91,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
     body = "".join(meaning.get(part, re.escape(part)) for part in parts)
     prefix = "" if "/" in pattern else "(?:.*/)?"
     return re.compile(f"{prefix}{body}\\Z", re.DOTALL)
+
+
+#: What is protected in every job.
+ALWAYS = Protection(())

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from mulligan.policies.jobs.job import Workspace
 from mulligan.policies.repair.free_repair import Coercion, strip_code_fence
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, VerifierError
+from mulligan.tasks.ports.repositories import FileChange
 from mulligan.workers.sandbox.file_tree import (
+    Tree,
     TreeRefused,
     decode_tree,
     encode_tree,
@@ -37,6 +40,30 @@ class PrivateCopy:
     directory: Path
     #: The packed workspace; empty if there is none.
     snapshot: bytes
+
+
+class GitTrees(Protocol):
+    """Reads workspaces that are git repositories. A blob store may do that, too."""
+
+    def snapshot(self, workspace: Workspace) -> bytes:
+        """Return a packed workspace."""
+
+    def tree(self, git: str, commit: str) -> Tree:
+        """Return the files of a commit."""
+
+    def changes(self, git: str, old: str, new: str) -> Sequence[FileChange]:
+        """Return the files that differ between two commits."""
+
+    def prepare(self, workspace: Workspace, work: Path) -> None:
+        """Run the commands that prepare a checkout, or take what they made before."""
+
+
+def git_trees(blobs: BlobStore | None) -> GitTrees:
+    """Return what reads git repositories here, or raise VerifierError."""
+    trees: GitTrees | None = getattr(blobs, "trees", None)
+    if trees is None:
+        raise VerifierError("the workspace is a git repository, which cannot be read here")
+    return trees
 
 
 def content_address(data: bytes) -> str:
@@ -71,6 +98,8 @@ def unpack(data: bytes, into: Path) -> None:
 
 def snapshot_of(workspace: Workspace, blobs: BlobStore | None) -> bytes:
     """Return the packed workspace from the blob store, or pack a path that was never submitted."""
+    if workspace.git is not None:
+        return git_trees(blobs).snapshot(workspace)
     if workspace.snapshot is not None:
         if blobs is None:
             raise VerifierError("the workspace is a snapshot and there is no blob store to read it")
@@ -87,6 +116,8 @@ def private_copy(
     with private_directory(root) as directory:
         if workspace is not None:
             unpack(snapshot, directory)
+            if workspace.setup is not None:
+                git_trees(blobs).prepare(workspace, directory)
         yield PrivateCopy(directory, snapshot)
 
 

@@ -38,6 +38,7 @@ from mulligan.workers.settings.ledger_settings import (
 )
 from mulligan.workers.settings.loop_settings import LoopSettings
 from mulligan.workers.settings.pool_settings import PoolSettings
+from mulligan.workers.settings.repository_settings import RepositorySettings
 from mulligan.workers.settings.sandbox_settings import SandboxSettings
 from mulligan.workers.settings.tenant_settings import TenantSettings
 
@@ -46,6 +47,7 @@ from mulligan.workers.settings.tenant_settings import TenantSettings
 # docs/configuration.md from the bottom up.
 class Settings(
     RepairLimitSettings,
+    RepositorySettings,
     LoopSettings,
     EditSettings,
     AlertSettings,

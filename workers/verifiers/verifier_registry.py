@@ -25,6 +25,7 @@ from mulligan.workers.verifiers.command_subprocess import CommandSubprocess
 from mulligan.workers.verifiers.contract_schema import ContractSchema
 from mulligan.workers.verifiers.edits_plan import EditsPlan
 from mulligan.workers.verifiers.external_score import ExternalScore
+from mulligan.workers.verifiers.git_changes import GitDiff, GitMerge
 from mulligan.workers.verifiers.json_object import JsonObject
 from mulligan.workers.verifiers.pytest.pytest_subprocess import PytestSubprocess
 from mulligan.workers.verifiers.text_match import TextMatch
@@ -38,6 +39,8 @@ _BUILT_IN: tuple[Any, ...] = (
     CommandSubprocess,
     ExternalScore,
     EditsPlan,
+    GitDiff,
+    GitMerge,
 )
 #: Verifiers without state, which are kept because jobs of one type share their options.
 _SHARED = frozenset(cls.id for cls in _BUILT_IN if not cls.slow)

@@ -222,6 +222,15 @@ class AttemptLedger(Protocol):
 class VerificationLedger(Protocol):
     """Slow verifications, each claimed separately."""
 
+    def begin_merge(
+        self, lease: Lease, results: Mapping[int, VerificationResult], *, index: int, priority: int
+    ) -> list[Publication] | ClaimRefused:
+        """Hand an attempt over to its merge, the verification at ``index``; ends the lease.
+
+        ``results``: those of all other verifiers, by index. Return what to publish now. Only one
+        merge of a loop can be claimed at a time.
+        """
+
     def claim_verification(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:
         """Claim one slow verification of an attempt."""
 

@@ -20,7 +20,8 @@ if attempt[3] and attempt[3] ~= '' then
 end
 if attempt[5] and tonumber(attempt[5]) > NOW then return { 'early' } end
 if too_new(R.id) then return leave_to_newer(entry, R.id, key) end
-local why, behind = held_back(entry, { 'queue:verify' })
+local gates = verification_gates(R.id, R.n, R.index)
+local why, behind = held_back(entry, gates)
 if why then
   park(entry, behind, why)
   return { WAITS[why], behind }
@@ -36,6 +37,6 @@ end
 redis.call('HSET', key, 'vshared:' .. i, shared_mark(), 'vtoken:' .. i, R.token,
   'vclaims:' .. i, tonumber(attempt[4] or '0') + 1,
   'vhard:' .. i, stamp(NOW + R.hard_ms))
-redis.call('ZADD', P .. 'leases', NOW + R.lease_ms, entry)
+take_lease(entry, R.lease_ms, gates)
 if state == 'waiting' then set_state(R.id, state, 'running') end
 return attempt_view('claimed', R.id, R.n)

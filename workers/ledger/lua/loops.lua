@@ -117,7 +117,7 @@ local function end_item(id, n, loop, item, state, reason)
   local record = read_item(loop, item)
   if record and record.job == id and record.state == 'running' then
     local lost = reason == 'worker_lost'
-    local ended = lost and 'quarantined' or ITEM_STATES[state]
+    local ended = lost and 'quarantined' or reason == 'already_done' and 'skipped' or ITEM_STATES[state]
     if lost and R.max_claims then reason = string.format('worker_lost ×%d', R.max_claims) end
     move_item(loop, item, record, ended, state == 'succeeded' and '' or reason or state)
     event('item', id, { loop = loop, item = item, state = ended, reason = reason or nil })
@@ -302,6 +302,7 @@ end
 -- What a loop's own reasons have room for. Only admission gives slots: tasks/loops/plan.py.
 local function loop_capacity(kind, loop)
   if kind == 'slot' then return 0, 'slot', true end
+  if kind == 'merge' then return 1 - slots_taken('merge:' .. loop), 'slot' end
   if kind == 'loop' then
     if redis.call('HGET', loop_key(loop), 'held') == '1' then return 0, 'pause', true end
     return nil
@@ -317,7 +318,7 @@ end
 
 -- The kinds of reasons that are a loop's own. The time behind them does not count against the deadline
 -- of an item's job.
-local OF_LOOPS = { slot = true, loop = true, budget = true }
+local OF_LOOPS = { slot = true, loop = true, budget = true, merge = true }
 local function is_of_loop(behind) return OF_LOOPS[string.match(behind, '^(%a+):') or ''] end
 
 -- The newest notes of a loop: who changed it, and why an item got its slot.

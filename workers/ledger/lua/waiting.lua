@@ -168,11 +168,20 @@ local function cycle_gates(queue, id, best, output)
     asks and provider_of(redis.call('HGET', attempt_key(id, best), 'runner')))
 end
 
+-- One merge at a time is made into the branch of a loop.
+local function verification_gates(id, n, index)
+  local gates = { 'queue:verify' }
+  if redis.call('HGET', attempt_key(id, n), 'merge') == int(index) then
+    gates.merge = 'merge:' .. redis.call('HGET', job_key(id), 'of_loop')
+  end
+  return gates
+end
+
 -- Returns the reasons that may hold an entry back; nil if there is nothing left to run.
 local function gates_of(entry)
-  local kind, id, n = parse_entry(entry)
+  local kind, id, n, index = parse_entry(entry)
   if kind == 'd' or kind == 'l' then return {} end
-  if kind == 'v' then return { 'queue:verify' } end
+  if kind == 'v' then return verification_gates(id, n, index) end
   if kind == 'c' then
     local job = redis.call('HMGET', job_key(id), 'verify_on', 'best')
     local output = redis.call('HEXISTS', record_key(entry), 'output') == 1
@@ -204,6 +213,9 @@ local function held_back(entry, gates)
   if why then return why, 'provider:' .. provider end
   why = tenant and full('quota:' .. tenant, quota_capacity(tenant))
   if why then return why, 'quota:' .. tenant end
+  if gates.merge and full(gates.merge, loop_capacity('merge', string.match(gates.merge, ':(.*)$'))) then
+    return 'slot', gates.merge
+  end
   if gates.loop then return held_by_loop(entry, gates) end
 end
 
@@ -216,6 +228,7 @@ local function take_slots(entry, gates, score, ...)
     if allowance then redis.call('HSET', record_key(entry), 'allowance', allowance) end
   end
   if gates.tenant then redis.call('ZADD', active_key('quota:' .. gates.tenant), score, entry) end
+  if gates.merge then redis.call('ZADD', active_key(gates.merge), score, entry) end
   if gates.provider then
     local reason = 'provider:' .. gates.provider
     redis.call('ZADD', active_key(reason), score, entry)
@@ -426,8 +439,16 @@ local function holdings_of(entry)
   return calls and redis.call('HGET', record_key(entry), 'provider'), kind == 'a' and job[1], job[2]
 end
 
+-- Lets the next merge of a loop begin, if this entry was one.
+local function free_merge(entry)
+  local kind, id = parse_entry(entry)
+  local loop = kind == 'v' and redis.call('HGET', job_key(id), 'of_loop')
+  if loop then free_slot('merge:' .. loop, entry) end
+end
+
 local function free_slots(entry, provider, tenant)
   free_provider(entry, provider)
+  free_merge(entry)
   if tenant then free_slot('quota:' .. tenant, entry) end
   FREED[entry] = true
 end

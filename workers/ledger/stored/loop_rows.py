@@ -70,6 +70,9 @@ def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
         finished_at=_seconds(row, "finished_at"),
         planned_at=_seconds(row, "planned_at"),
         share=float(row.get("share", 0)),
+        rollback=row.get("rollback", ""),
+        delivered=row.get("delivered", ""),
+        delivery_problem=row.get("delivery_problem", ""),
     )
 
 

@@ -52,15 +52,17 @@ def cross_check(
     *,
     touched: Collection[str],
     restored: Collection[str] = (),
+    added: Collection[str] = (),
 ) -> VerificationResult:
     """Return the result of a run, or raise VerifierError if it says nothing about the answer.
 
-    ``touched`` are the answer's files, ``restored`` the protected files that it changed.
+    ``touched`` are the answer's files, ``restored`` the protected files that it changed,
+    ``added`` new files, which may contain further tests.
     """
     counted = tally(run.transcript)
     verdict = _unfinished(run) or _by_exit_code(run, touched)
     if verdict is None or verdict.partial or run.transcript.problems:
-        verdict = _contradiction(run, expected, counted) or verdict
+        verdict = _contradiction(run, expected.with_new(run, added), counted) or verdict
     warnings = tuple(f"{name} is protected and was restored" for name in restored)
     return _result(run, expected, counted, verdict, warnings)
 

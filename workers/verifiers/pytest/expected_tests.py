@@ -14,8 +14,8 @@ the file was only read: then the test functions must agree.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeGuard
 
@@ -36,6 +36,12 @@ class Expected:
     nodeids: tuple[str, ...]
     #: Whether the parameters in node ids are known; if not, only functions are compared.
     exact: bool
+
+    def with_new(self, run: PytestRun, files: Collection[str]) -> Expected:
+        """Return them with the tests of new files, which nobody could list before."""
+        collected = run.transcript.collected or ()
+        new = [node for node in collected if node.partition("::")[0] in files]
+        return replace(self, nodeids=(*self.nodeids, *new)) if new else self
 
     def missing(self, collected: Sequence[str]) -> list[str]:
         """Return the expected tests that were not collected."""

@@ -25,7 +25,6 @@ from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.layout import AnswerLayout, LaidOutAnswer
 from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.private import private_directory
-from mulligan.workers.sandbox.workspace import content_address, unpack
 from mulligan.workers.verifiers.pytest.allowed_arguments import check_arguments
 from mulligan.workers.verifiers.pytest.cross_check import VERIFIER_ID, cross_check
 from mulligan.workers.verifiers.pytest.event_stream import RaisedError
@@ -105,7 +104,13 @@ class PytestSubprocess:
                 answer=[name for name in answer.touched if name not in answer.restored],
                 show_source=self.options.show_source,
             )
-        result = cross_check(run, expected, touched=answer.touched, restored=answer.restored)
+        result = cross_check(
+            run,
+            expected,
+            touched=answer.touched,
+            restored=answer.restored,
+            added=answer.added,
+        )
         return result.model_copy(
             update={
                 "evidence": result.evidence
@@ -117,13 +122,13 @@ class PytestSubprocess:
 
     def _expected_tests(self, answer: LaidOutAnswer) -> Expected:
         """List the tests without the answer, once per snapshot, arguments and touched files."""
-        key = (content_address(answer.snapshot), self.options.args, answer.touched)
+        key = (answer.base, self.options.args, answer.touched)
         with _lock:
             expected = _expected_tests.get(key)
         if expected is not None:
             return expected
         with private_directory(self._layout.root) as work:
-            unpack(answer.snapshot, work)
+            answer.write_base(work)
             expected = list_expected_tests(
                 work,
                 self.options.args,

@@ -1,0 +1,134 @@
+"""Checkpoints: what was merged into the branch of a loop, and what going back undoes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mulligan.policies.loops.commands import NotPossible
+from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopSnapshot
+from mulligan.policies.loops.spec import ItemSpec
+from mulligan.policies.value import Value
+
+#: ``merge``: the work of an item. ``rollback``: it undoes merges. ``sync``: new commits of another
+#: branch. ``other``: somebody else's commit.
+CheckpointKind = Literal["merge", "rollback", "sync", "other"]
+
+
+class Rollback(Value):
+    """A rollback that was asked for and is not finished."""
+
+    id: str
+    #: The checkpoint to go back to.
+    to: str | None = None
+    #: The item to undo, with what depends on it; all that came later if there is none.
+    item: str | None = None
+    by: str = ""
+    at: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """One commit of the branch, which is a state to go back to."""
+
+    commit: str
+    #: The commit before it.
+    parent: str | None
+    at: float
+    kind: CheckpointKind
+    subject: str
+    item: str = ""
+    #: The attempt whose work was merged.
+    job_id: str = ""
+    attempt: int = 0
+    #: Of a rollback: the attempts whose merges it undoes, as ``job/number``.
+    undoes: tuple[str, ...] = ()
+    #: Of a rollback: its id.
+    rollback: str = ""
+    #: Whether a later rollback undid it.
+    undone: bool = False
+
+    @property
+    def attempt_name(self) -> str:
+        return f"{self.job_id}/{self.attempt}"
+
+
+def in_effect(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Return the merges that no later rollback undid, the newest first."""
+    return [each for each in checkpoints if each.kind == "merge" and not each.undone]
+
+
+def undone_by(
+    checkpoints: Sequence[Checkpoint], rollback: Rollback, specs: Sequence[ItemSpec]
+) -> list[Checkpoint]:
+    """Return the merges that a rollback undoes, the newest first. Raises NotPossible."""
+    merges = in_effect(checkpoints)
+    if rollback.item is not None:
+        if all(each.item != rollback.item for each in merges):
+            raise NotPossible(f"{rollback.item} is not merged: there is nothing to roll back")
+        items = dependents(rollback.item, specs)
+        found = [each for each in merges if each.item in items]
+        if rollback.to is not None:
+            later = _after(checkpoints, rollback.to)
+            found = [each for each in found if each.commit in later]
+        return found
+    if rollback.to is None:
+        raise NotPossible("name a checkpoint or an item")
+    later = _after(checkpoints, rollback.to)
+    return [each for each in merges if each.commit in later]
+
+
+def _after(checkpoints: Sequence[Checkpoint], commit: str) -> set[str]:
+    """Return the commits that came after a checkpoint."""
+    commits = [each.commit for each in checkpoints]
+    if commit not in commits:
+        raise NotPossible(f"{commit} is not a checkpoint of the loop")
+    return set(commits[: commits.index(commit)])
+
+
+def dependents(item: str, specs: Sequence[ItemSpec]) -> frozenset[str]:
+    """Return an item and all that depend on it, directly or through others."""
+    found, grown = {item}, True
+    while grown:
+        more = {spec.id for spec in specs if spec.id not in found and found & set(spec.depends_on)}
+        grown = bool(more)
+        found |= more
+    return frozenset(found)
+
+
+def reopen(
+    snapshot: LoopSnapshot, undone: Mapping[str, str], *, now: float, note: str
+) -> LoopChange:
+    """Let items run again whose merges were undone. ``undone``: item → the job that was merged.
+
+    One that runs and was merged a moment ago runs again, too. Another job of it is left alone.
+    """
+    items, cancel = dict[str, ItemRecord](), list[str]()
+    for item, job_id in undone.items():
+        record = snapshot.record(item)
+        if snapshot.spec(item) is None:
+            continue
+        if record.state == "running" and record.job_id == job_id:
+            cancel.append(job_id)
+        elif record.state != "passed":
+            continue
+        items[item] = ItemRecord(state="pending", since=now, runs=record.runs)
+    return LoopChange(
+        items=items, cancel=tuple(cancel), forget=tuple(items), rollback="", note=note
+    )
+
+
+def missing_merges(
+    snapshot: LoopSnapshot, checkpoints: Sequence[Checkpoint], done_before: Collection[str] = ()
+) -> list[str]:
+    """Return the items that passed although none of their work is on the branch."""
+    merged = {each.item for each in in_effect(checkpoints)}
+    return [
+        spec.id
+        for spec in snapshot.specs
+        if snapshot.record(spec.id).state == "passed"
+        and snapshot.record(spec.id).job_id
+        and spec.id not in merged
+        and spec.id not in done_before
+    ]

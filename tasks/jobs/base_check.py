@@ -1,0 +1,98 @@
+"""Check the base: before the first attempt of an item, its verifiers must be able to fail.
+
+An acceptance verifier that passes before the work proves nothing about it. A guard that fails
+before the work would blame it for somebody else's error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
+from mulligan.policies.jobs.job import Output
+from mulligan.tasks.jobs.context import AttemptContext
+from mulligan.tasks.jobs.merge import find_commit, item_name
+from mulligan.tasks.jobs.outcome import Outcome
+from mulligan.tasks.jobs.settle import settle_unasked
+from mulligan.tasks.jobs.verify import check_one, no_verdict, undone, verification_time
+from mulligan.tasks.ports.errors import CallCancelled, VerifierError, WorkspaceUnavailable
+from mulligan.tasks.ports.ledger import Claim, Finish
+from mulligan.tasks.ports.repositories import ITEM_TRAILER
+from mulligan.tasks.ports.verifiers import Verifier
+
+#: Why an item of a repository ends before anybody works on it.
+ALREADY_DONE = "already_done"
+NOTHING_FAILS = "nothing_fails_before"
+GUARD_FAILS = "guard_fails_before"
+_SLACK = 60.0
+
+
+def check_base(
+    context: AttemptContext, claim: Claim, verifiers: Sequence[Verifier]
+) -> Outcome | None:
+    """Run the verifiers on the branch as it is. Return how the attempt ends, if it may not begin.
+
+    One acceptance verifier that fails is enough. An error is no failure.
+    """
+    seconds = sum(map(verification_time, verifiers)) + _SLACK
+    with context.holding(claim.lease, seconds):
+        try:
+            finish, results = _check(context, claim, verifiers)
+        except VerifierError as error:
+            return no_verdict(context, claim, error)
+        except (WorkspaceUnavailable, CallCancelled) as error:
+            return undone(context, claim, error)
+        return settle_unasked(context, claim, finish, results) if finish is not None else None
+
+
+def _check(
+    context: AttemptContext, claim: Claim, verifiers: Sequence[Verifier]
+) -> tuple[Finish | None, list[VerificationResult]]:
+    """Raise VerifierError if a guard reaches no verdict."""
+    job, space = claim.job, claim.job.workspace
+    if space is None or space.git is None or space.branch is None:
+        raise ValueError(f"{claim.lease.entry} has no branch")
+    repository = context.repository(space.git)
+    start = repository.resolve(space.ref)
+    if start is None:
+        return Finish(state="escalated", reason="no_base", detail=f"there is no {space.ref}"), []
+    base = repository.begin_branch(space.branch, start)
+    answer = Output(text="", commit=base, base=base)
+    options = job.verifiers[-1].options
+    guards = {int(index) for index in options.get("guards") or ()}
+    # The first and the last are about a change, and there is none yet.
+    others = range(1, len(verifiers) - 1)
+    results: list[VerificationResult] = []
+    problems: list[str] = []
+    for index in (index for index in others if index not in guards):
+        try:
+            result = check_one(claim, answer, index, verifiers[index])
+        except VerifierError as error:
+            problems.append(str(error))
+            continue
+        results.append(result)
+        if result.status is VerificationStatus.FAIL:
+            break
+    else:
+        history = repository.history(space.branch)
+        if not problems and find_commit(history, ITEM_TRAILER, item_name(job)):
+            # By a run that ended otherwise before it could say so.
+            return Finish(state="succeeded", reason="merged_before"), results
+        return _nothing_fails(problems, str(options.get("already_done"))), results
+    for index in sorted(guards):
+        result = check_one(claim, answer, index, verifiers[index])
+        results.append(result)
+        if result.status is VerificationStatus.FAIL:
+            detail = f"{job.verifiers[index].label} fails before the work: {result.summary}"
+            return Finish(state="escalated", reason=GUARD_FAILS, detail=detail), results
+    return None, results
+
+
+def _nothing_fails(problems: Sequence[str], already_done: str) -> Finish:
+    if problems:
+        detail = f"no acceptance verifier fails before the work: {problems[0]}"
+        return Finish(state="escalated", reason=NOTHING_FAILS, detail=detail)
+    detail = "every acceptance verifier passes before the work"
+    if already_done == "refuse":
+        return Finish(state="escalated", reason=NOTHING_FAILS, detail=detail)
+    return Finish(state="cancelled", reason=ALREADY_DONE, detail=detail)

@@ -1,0 +1,183 @@
+"""Merge: the last verification of an attempt lands its work on the branch of its loop.
+
+Whoever does it first takes the loop's fence: another merger, which may only be slow, can then land
+nothing any more. So looking whether the work is on the branch already gives an answer that stays
+true, and a merge that is claimed again after a crash is not made twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mulligan.policies.failures.causes import VERIFIERS
+from mulligan.policies.failures.failure import (
+    FailureKind,
+    Finding,
+    VerificationResult,
+    VerificationStatus,
+)
+from mulligan.policies.jobs.job import Job, Output, Workspace
+from mulligan.policies.loops.spec import GIT_MERGE
+from mulligan.policies.repair.retry import MERGE_CONFLICT
+from mulligan.tasks.jobs.context import AttemptContext
+from mulligan.tasks.ports.errors import CallCancelled, RepositoryUnavailable
+from mulligan.tasks.ports.leases import HeldLease
+from mulligan.tasks.ports.ledger import Claim
+from mulligan.tasks.ports.repositories import (
+    ATTEMPT_TRAILER,
+    ITEM_TRAILER,
+    SYNC_TRAILER,
+    BranchCommit,
+    MergedTree,
+    Repository,
+)
+
+#: Runs the other verifiers on a tree. Returns what fails, if it does.
+VerifyTree = Callable[[Output], VerificationResult | None]
+
+#: Tries while others write to the branch.
+_TRIES = 5
+#: Seconds for git itself, besides the verifiers of a merged tree.
+GIT_SECONDS = 300.0
+_LONGEST_SUBJECT = 72
+_MOST_CONFLICTS = 20
+
+NOT_MERGED = VerificationResult(
+    status=VerificationStatus.SKIPPED, verifier_id=GIT_MERGE, summary="not merged"
+)
+
+
+def merge_index(job: Job) -> int | None:
+    """Return the index of the merge among a job's verifiers; None for a job without one."""
+    return len(job.verifiers) - 1 if job.merges and job.verifiers[-1].id == GIT_MERGE else None
+
+
+def attempt_name(claim: Claim) -> str:
+    """Return how a commit names its attempt."""
+    return f"{claim.job_id}/{claim.plan.number}"
+
+
+def item_name(job: Job) -> str:
+    """Return how a commit names its item."""
+    return f"{job.labels['loop']}/{job.labels['item']}"
+
+
+def find_commit(history: Sequence[BranchCommit], trailer: str, value: str) -> BranchCommit | None:
+    """Return the newest commit with a trailer."""
+    return next((each for each in history if each.trailers.get(trailer) == value), None)
+
+
+def merge_attempt(
+    context: AttemptContext,
+    claim: Claim,
+    output: Output,
+    held: HeldLease,
+    verify_tree: VerifyTree,
+) -> VerificationResult:
+    """Merge an attempt's work into the branch, unless it is there already.
+
+    Raises CallCancelled if the lease is lost, and RepositoryUnavailable.
+    """
+    space = claim.job.workspace
+    if space is None or space.git is None or space.branch is None or output.commit is None:
+        raise ValueError(f"{claim.lease.entry} has nothing to merge")
+    repository = context.repository(space.git)
+    for _ in range(_TRIES):
+        fence = repository.take_fence(claim.job.labels["loop"])
+        context.step("merge_fenced", claim.lease.entry)
+        tip = repository.begin_branch(space.branch, output.base or output.commit)
+        history = repository.history(space.branch, until=output.base)
+        if done := find_commit(history, ATTEMPT_TRAILER, attempt_name(claim)):
+            return _merged(done.commit, space, "was merged before")
+        ours, warnings = _synced(repository, claim.job, space.branch, tip)
+        merged = repository.merge(ours, output.commit)
+        if merged.conflicts:
+            return _conflict(merged, tip)
+        commit = repository.commit(merged.tree, (ours, output.commit), _message(claim))
+        if merged.tree != repository.tree_of(output.commit):
+            answer = output.model_copy(update={"commit": commit, "base": ours})
+            if failed := verify_tree(answer):
+                return _fails_together(failed)
+            context.step("merge_verified", claim.lease.entry)
+        if not held.is_sure():
+            raise CallCancelled("the lease is lost, so the work must not be merged")
+        if repository.land(space.branch, old=tip, new=commit, fence=fence) is not None:
+            context.step("merge_landed", claim.lease.entry)
+            return _merged(commit, space, "merged", warnings)
+    raise RepositoryUnavailable(f"{space.branch} was changed {_TRIES} times during the merge")
+
+
+def _synced(repository: Repository, job: Job, branch: str, tip: str) -> tuple[str, tuple[str, ...]]:
+    """Return the commit to merge into: the tip, or one with what is new upstream."""
+    name = job.verifiers[-1].options.get("sync")
+    upstream = repository.resolve(str(name)) if name else None
+    if upstream is None or repository.contains(branch, upstream):
+        return tip, ()
+    merged = repository.merge(tip, upstream)
+    if merged.conflicts:
+        paths = ", ".join(each.path for each in merged.conflicts[:3])
+        return tip, (f"{name} was not merged: it conflicts with {branch} in {paths}",)
+    message = f"Merge {name}\n\n{SYNC_TRAILER}: {upstream}\n"
+    return repository.commit(merged.tree, (tip, upstream), message), ()
+
+
+def _message(claim: Claim) -> str:
+    """Return the message of a merge. Its trailers say what was merged."""
+    first = " ".join(claim.job.task_text[:200].split())
+    subject = f"{claim.job.labels['item']}: {first}"[:_LONGEST_SUBJECT]
+    names = {ATTEMPT_TRAILER: attempt_name(claim), ITEM_TRAILER: item_name(claim.job)}
+    trailers = "".join(f"{name}: {value}\n" for name, value in names.items())
+    return f"{subject}\n\n{trailers}"
+
+
+def _merged(
+    commit: str, space: Workspace, what: str, warnings: tuple[str, ...] = ()
+) -> VerificationResult:
+    return VerificationResult(
+        status=VerificationStatus.PASS,
+        verifier_id=GIT_MERGE,
+        summary=f"{what} into {space.branch} as {commit[:10]}",
+        evidence={"commit": commit, "branch": space.branch},
+        warnings=warnings,
+    )
+
+
+def _conflict(merged: MergedTree, tip: str) -> VerificationResult:
+    """Return the result of work that does not fit together with the branch.
+
+    The tip is part of each finding, so that a conflict with other work is another failure.
+    """
+    found = merged.conflicts[:_MOST_CONFLICTS]
+    hunks = "\n\n".join(f"{each.path}\n{each.hunks}".strip() for each in found)
+    paths = ", ".join(each.path for each in found[:3])
+    return VerificationResult(
+        status=VerificationStatus.FAIL,
+        verifier_id=GIT_MERGE,
+        summary=f"it conflicts with what was merged meanwhile: {paths}",
+        evidence={
+            "kind": FailureKind.MISSING_CONTEXT.value,
+            "conflicts": hunks,
+            "base": tip,
+        },
+        errors=tuple(
+            Finding(
+                message="both sides changed the same lines",
+                code=MERGE_CONFLICT,
+                path=each.path,
+                expected=tip,
+            )
+            for each in found
+        ),
+    )
+
+
+def _fails_together(failed: VerificationResult) -> VerificationResult:
+    """Return the failure of a merged tree whose parts pass alone as a result of the merge."""
+    kind = VERIFIERS.get(failed.verifier_id, FailureKind.TEST_FAILED)
+    return failed.model_copy(
+        update={
+            "verifier_id": GIT_MERGE,
+            "summary": f"it passes alone, but not with what was merged meanwhile: {failed.summary}",
+            "evidence": {"kind": kind.value, **failed.evidence},
+        }
+    )

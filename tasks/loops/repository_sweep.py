@@ -1,0 +1,148 @@
+"""Look after the repositories of loops: finish rollbacks, deliver, prove, and forget old work.
+
+It runs now and then in one process of the fleet. Everything here can be repeated, and a repository
+that is away is tried again the next time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mulligan.policies.loops.checkpoints import missing_merges
+from mulligan.policies.loops.loop import LoopChange, LoopRecord, LoopSnapshot
+from mulligan.tasks.loops.change import change_loop
+from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.loops.rollback import checkpoints_of, finish_rollback, repository_of
+from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
+from mulligan.tasks.ports.ledger import Requester
+from mulligan.tasks.ports.repositories import Repository
+
+log = logging.getLogger(__name__)
+
+_DELIVERY = Requester(by="delivery")
+#: Seconds between two proofs that what passed is merged.
+PROOF_INTERVAL = 600.0
+_TRIES = 5
+
+
+@dataclass
+class RepositorySweep:
+    """What one process remembers between two sweeps."""
+
+    context: LoopContext
+    #: Loop → when it was proved last.
+    _proved: dict[str, float]
+    #: Problems that were logged, so that each is logged once.
+    _said: set[str]
+
+    def __init__(self, context: LoopContext) -> None:
+        self.context = context
+        self._proved, self._said = {}, set()
+
+    def run(self) -> int:
+        """Sweep once. Return how much was done."""
+        return sum(
+            self._guarded(loop, step)
+            for loop in self.context.ledger.loops()
+            if loop.config.repo is not None
+            for step in (self._roll_back, self._deliver, self._prove)
+        )
+
+    def _guarded(self, loop: LoopRecord, step: Callable[[LoopRecord], int]) -> int:
+        """One repository that is away, or not what it was, must not hold up the others."""
+        try:
+            return step(loop)
+        except (RepositoryUnavailable, BadInput) as error:
+            self._say(f"The repository of the loop {loop.name} cannot be used: {error}")
+            return 0
+
+    def _say(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            log.warning(message)
+
+    def _roll_back(self, loop: LoopRecord) -> int:
+        return int(bool(loop.rollback) and finish_rollback(self.context, loop.name))
+
+    def _deliver(self, loop: LoopRecord) -> int:
+        wanted = loop.config.deliver
+        if loop.state != "completed" or loop.rollback:
+            return 0
+        if wanted.fast_forward is None and wanted.command is None:
+            return 0
+        return int(deliver(self.context, loop))
+
+    def _prove(self, loop: LoopRecord) -> int:
+        now = self.context.ledger.now()
+        if now - self._proved.get(loop.name, 0.0) < PROOF_INTERVAL or loop.started_at is None:
+            return 0
+        self._proved[loop.name] = now
+        reading = self.context.ledger.read_loop(loop.name)
+        if reading is None:
+            return 0
+        for item in unmerged_items(self.context, reading.snapshot):
+            self._say(f"{item} of the loop {loop.name} passed, but its work is not on the branch.")
+        return forget_old_work(self.context, reading.snapshot)
+
+
+def unmerged_items(context: LoopContext, snapshot: LoopSnapshot) -> list[str]:
+    """Return the items that passed although their work is not on the branch: there must be none."""
+    if snapshot.loop.rollback:
+        return []
+    history = repository_of(context, snapshot).history(snapshot.config.target)
+    return missing_merges(snapshot, checkpoints_of(history, snapshot.loop.name))
+
+
+def deliver(context: LoopContext, loop: LoopRecord) -> bool:
+    """Deliver a completed loop, once for each state of its branch. Return whether it did."""
+    repository = context.repository(loop.config.repo or "")
+    tip = repository.resolve(loop.config.target)
+    if tip is None or tip == loop.delivered:
+        return False
+    problem = _move_forward(repository, loop, tip)
+    if not problem and loop.config.deliver.command is not None:
+        problem = context.run_delivery(loop.config, tip)
+    if problem and problem == loop.delivery_problem:
+        return False
+    note = f"not delivered: {problem}" if problem else f"delivered {tip[:10]}"
+    change = LoopChange(delivered="" if problem else tip, delivery_problem=problem or "", note=note)
+    change_loop(context, loop.name, _DELIVERY, lambda _found, _now: change)
+    return not problem
+
+
+def _move_forward(repository: Repository, loop: LoopRecord, tip: str) -> str:
+    """Move the branch of `fast_forward` to the loop's. Return why not, if it cannot be done."""
+    target = loop.config.deliver.fast_forward
+    if target is None:
+        return ""
+    for _ in range(_TRIES):
+        old = repository.resolve(target)
+        if old is None:
+            return f"there is no branch {target}"
+        if old == tip or repository.contains(target, tip):
+            return ""
+        if not repository.contains(loop.config.target, old):
+            return f"{target} has commits that {loop.config.target} does not have: set sync"
+        if folder := repository.checked_out(target):
+            return f"{target} is checked out in {folder}: switch to another branch there"
+        fence = repository.take_fence(loop.name)
+        if repository.land(target, old=old, new=tip, fence=fence) is not None:
+            return ""
+    return f"{target} changes too often"
+
+
+def forget_old_work(context: LoopContext, snapshot: LoopSnapshot) -> int:
+    """Remove the saved work of attempts whose items ended long ago. Return how many."""
+    repository, now = repository_of(context, snapshot), context.ledger.now()
+    old = []
+    for saved in repository.saved(snapshot.loop.name):
+        item = saved.ref.split("/")[-2]
+        record = snapshot.record(item)
+        ended = snapshot.spec(item) is None or record.state in ("passed", "skipped")
+        since = max(saved.at, record.since if ended else now)
+        if now - since > context.work_retention:
+            old += [saved.ref, saved.ref.replace("/attempts/", "/transcripts/", 1)]
+    repository.forget(old)
+    return len(old)

@@ -1,0 +1,128 @@
+"""``git.diff`` and ``git.merge``: what an item of a repository begins and ends with.
+
+Only loops have them. The merge itself is made by ``tasks/jobs/merge.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from mulligan.policies.failures.failure import (
+    FailureKind,
+    Finding,
+    VerificationResult,
+    VerificationStatus,
+)
+from mulligan.policies.loops.spec import GIT_DIFF, GIT_MERGE
+from mulligan.policies.value import Value
+from mulligan.tasks.jobs.merge import NOT_MERGED
+from mulligan.tasks.ports.blobs import BlobStore
+from mulligan.tasks.ports.repositories import FileChange
+from mulligan.tasks.ports.verifiers import Candidate
+from mulligan.workers.sandbox.file_tree import Tree
+from mulligan.workers.sandbox.limits import Limits
+from mulligan.workers.sandbox.protection import ALWAYS, Protection
+from mulligan.workers.sandbox.workspace import git_trees
+
+_MOST_FINDINGS = 50
+#: The lines that git puts around the sides of a conflict.
+_MARKS = (b"\n<<<<<<< ", b"\n=======\n", b"\n>>>>>>> ")
+
+
+class GitDiff:
+    """The change touches no protected file and is complete.
+
+    Codes: ``no_change``, ``protected_changed``, ``conflict_markers``. Evidence: ``files``.
+    """
+
+    id: ClassVar[str] = GIT_DIFF
+    slow: bool = True
+    needs_blobs: ClassVar[bool] = True
+    longest: ClassVar[float] = 300.0
+
+    class Options(Value):
+        pass
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        blobs: BlobStore | None = None,
+        limits: Limits | None = None,
+        root: Path | None = None,
+    ) -> None:
+        del options, limits, root  # no code of the answer runs
+        self._blobs = blobs
+
+    def verify(self, candidate: Candidate) -> VerificationResult:
+        started, space, output = perf_counter(), candidate.workspace, candidate.output
+        if space is None or space.git is None or output.base is None:
+            return VerificationResult(status=VerificationStatus.SKIPPED, verifier_id=self.id)
+        trees, commit = git_trees(self._blobs), output.commit or output.base
+        changes = trees.changes(space.git, output.base, commit)
+        findings = [*_findings(changes, Protection(space.protect))]
+        if not changes:
+            findings.append(Finding(message="no file was changed", code="no_change"))
+        else:
+            findings += _marks(changes, trees.tree(space.git, commit))
+        summary = f"{len(changes)} file{'s' * (len(changes) != 1)} changed"
+        return VerificationResult(
+            status=VerificationStatus.FAIL if findings else VerificationStatus.PASS,
+            verifier_id=self.id,
+            summary=_said(findings[0]) if findings else summary,
+            evidence={
+                "kind": FailureKind.REASONING_ERROR.value,
+                "files": [each.path for each in changes[:_MOST_FINDINGS]],
+            },
+            errors=tuple(findings[:_MOST_FINDINGS]),
+            elapsed_seconds=perf_counter() - started,
+        )
+
+
+def _said(finding: Finding) -> str:
+    return f"{finding.path}: {finding.message}" if finding.path else finding.message
+
+
+def _findings(changes: Sequence[FileChange], protection: Protection) -> Iterator[Finding]:
+    """Yield the protected files that are changed or deleted, and new ones of the test run."""
+    words = {"added": "it must not be added", "changed": "it was changed", "deleted": "it is gone"}
+    for each in changes:
+        if (ALWAYS if each.kind == "added" else protection).covers(each.path):
+            yield Finding(message=words[each.kind], code="protected_changed", path=each.path)
+
+
+def _marks(changes: Sequence[FileChange], tree: Tree) -> Iterator[Finding]:
+    """Yield the files with conflicts that nobody resolved."""
+    for each in changes:
+        node = tree.get(each.path)
+        if node is not None and all(mark in b"\n" + node.content for mark in _MARKS):
+            message = "a conflict in it is not resolved"
+            yield Finding(message=message, code="conflict_markers", path=each.path)
+
+
+class GitMerge:
+    """The work is merged into the branch of its loop."""
+
+    id: ClassVar[str] = GIT_MERGE
+    slow: bool = True
+    longest: ClassVar[float] = 300.0
+
+    class Options(Value):
+        #: The indices of the verifiers that must pass before the work, too.
+        guards: tuple[int, ...] = ()
+        already_done: Literal["skip", "refuse"] = "skip"
+        #: A branch whose new commits are merged, too.
+        sync: str | None = Field(default=None, min_length=1)
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def verify(self, candidate: Candidate) -> VerificationResult:
+        """A merge is made once, when everything else is verified."""
+        del candidate
+        return NOT_MERGED
