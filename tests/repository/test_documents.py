@@ -301,12 +301,13 @@ def test_a_configuration_among_the_examples_is_valid(
 @pytest.mark.parametrize(
     "path",
     # test_gallery.py runs the files that use a plug-in (beside a pyproject.toml);
-    # test_examples_edits.py runs the plans and suites of edits; test_loop_file.py reads the loops.
+    # test_examples_edits.py runs the plans and suites of edits; test_loop_file.py and
+    # test_coding_loop.py read the loops.
     [
         path
         for path in sorted((ROOT / "examples").rglob("*.yaml"))
         if not (path.parent / "pyproject.toml").exists()
-        and not {"edits", "loops"} & set(path.parts)
+        and not {"edits", "loops", "coding_loop"} & set(path.parts)
     ],
     ids=lambda path: path.parent.name,
 )

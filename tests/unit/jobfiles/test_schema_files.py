@@ -210,7 +210,7 @@ def documents() -> list[Path]:
 def examples(pattern: str) -> list[Any]:
     found = sorted((ROOT / "examples").rglob(pattern))
     if pattern == "*.yaml":  # not plans, suites, loops and specs
-        found = [path for path in found if not {"edits", "loops"} & set(path.parts)]
+        found = [path for path in found if not {"edits", "loops", "coding_loop"} & set(path.parts)]
     return [pytest.param(path, id=str(path.relative_to(ROOT / "examples"))) for path in found]
 
 

@@ -20,7 +20,9 @@ from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.settings.model import load_settings
 
 ROOT = Path(__file__).resolve().parents[3]
-EXAMPLES = ROOT / "examples" / "loops"
+EXAMPLES = sorted(
+    path for name in ("loops", "coding_loop") for path in (ROOT / "examples" / name).rglob("*.yaml")
+)
 ITEM: dict[str, Any] = {"id": "A", "prompt": "p", "verifiers": ["json.object"]}
 
 
@@ -29,7 +31,7 @@ def validator(kind: Kind) -> Any:
     return jsonschema_rs.Draft202012Validator(schema_for(kind))
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_schema_accepts_the_examples(path: Path) -> None:
     kind: Kind = "spec" if path.parent.name == "specs" else "loop"
     data = YAML(typ="safe").load(path)
