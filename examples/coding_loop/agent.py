@@ -42,7 +42,7 @@ class Stream:
         self.session = session
         self.pause = pause
         self.turns = 0
-        self.tokens = 0
+        self.used = _usage(0, 0)
         self.started = time.monotonic()
 
     def emit(self, kind: str, **fields: Any) -> None:
@@ -89,13 +89,14 @@ class Stream:
             num_turns=self.turns,
             result=text,
             total_cost_usd=0.0,
-            usage=self._usage(),
+            usage=self.used,
         )
 
     def _assistant(self, content: dict[str, Any]) -> None:
         time.sleep(self.pause)
         self.turns += 1
-        self.tokens += 40 + len(json.dumps(content)) // 4
+        usage = _usage(900 + 60 * self.turns, 40 + len(json.dumps(content)) // 4)
+        self.used = {name: self.used[name] + number for name, number in usage.items()}
         message = {
             "id": f"msg_{self.turns:04}",
             "type": "message",
@@ -103,17 +104,18 @@ class Stream:
             "model": "scripted",
             "content": [content],
             "stop_reason": None,
-            "usage": self._usage(),
+            "usage": usage,
         }
         self.emit("assistant", message=message, parent_tool_use_id=None)
 
-    def _usage(self) -> dict[str, int]:
-        return {
-            "input_tokens": 900 + 60 * self.turns,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
-            "output_tokens": self.tokens,
-        }
+
+def _usage(prompt: int, completion: int) -> dict[str, int]:
+    return {
+        "input_tokens": prompt,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": completion,
+    }
 
 
 @dataclass(frozen=True)

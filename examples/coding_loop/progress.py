@@ -103,7 +103,7 @@ class Progress:
         if item.state == old:
             return
         if item.state == "waiting" and not item.waited_for:
-            item.waited_for = detail["why"]["text"]
+            item.waited_for = detail["why"]["text"].removeprefix(f"{item.id} ")
             self._tell(item, item.waited_for, "yellow")
         elif item.state == "passed":
             self._tell(item, f"merged, attempts: {len(item.attempts)}", "green")
