@@ -1,0 +1,116 @@
+"""Real git repositories of users, and what must not change in them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mulligan.workers.repositories.git_repository import GitRepository
+from mulligan.workers.repositories.repositories import GitRepositories
+
+_ENVIRONMENT = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_AUTHOR_NAME": "user",
+    "GIT_AUTHOR_EMAIL": "user@localhost",
+    "GIT_COMMITTER_NAME": "user",
+    "GIT_COMMITTER_EMAIL": "user@localhost",
+}
+FILES = {"a.txt": "one\ntwo\nthree\n", "src/b.py": "b = 1\n"}
+
+
+def git(directory: Path, *arguments: str, stdin: bytes = b"") -> str:
+    """Run git as a user does in a directory."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(directory), **_ENVIRONMENT}
+    done = subprocess.run(
+        ["git", *arguments], cwd=directory, env=env, input=stdin, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
+    return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+
+
+@dataclass(frozen=True)
+class UserRepository:
+    """The repository of a user, with a working tree."""
+
+    path: Path
+
+    @classmethod
+    def make(
+        cls, path: Path, files: Mapping[str, str | bytes] = FILES, *options: str
+    ) -> UserRepository:
+        path.mkdir(parents=True)
+        git(path, "init", "-q", "-b", "main", *options)
+        repository = cls(path)
+        if files:
+            repository.commit(files)
+        return repository
+
+    def git(self, *arguments: str, stdin: bytes = b"") -> str:
+        return git(self.path, *arguments, stdin=stdin)
+
+    def commit(self, files: Mapping[str, str | bytes | None], message: str = "change") -> str:
+        """Write and delete files, and commit that on the current branch."""
+        write(self.path, files)
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+    def bare(self, path: Path) -> Path:
+        """Make a bare copy."""
+        git(self.path, "clone", "-q", "--bare", str(self.path), str(path))
+        return path
+
+    def state(self) -> dict[str, bytes | str]:
+        """Return what mulligan must never change."""
+        inside = self.path / ".git"
+        files = {name: (inside / name).read_bytes() for name in ("HEAD", "config", "index")}
+        names = sorted(p for p in self.path.rglob("*") if inside not in p.parents and p.is_file())
+        return {
+            **files,
+            **{str(path): path.read_bytes() for path in names},
+            "hooks": " ".join(sorted(p.name for p in (inside / "hooks").iterdir())),
+            "status": self.git("status", "--porcelain"),
+            "branches": self.git("for-each-ref", "refs/heads/main", "refs/tags"),
+        }
+
+
+def write(directory: Path, files: Mapping[str, str | bytes | None]) -> None:
+    """Write files below a directory. None: delete it."""
+    for name, content in files.items():
+        path = directory / name
+        if content is None:
+            path.unlink()
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def open_repository(cache: Path, name: Path | str) -> GitRepository:
+    return GitRepositories(cache, {}).open(str(name))
+
+
+def files_of(repository: Path, commit: str) -> dict[str, tuple[str, bytes]]:
+    """Return the modes and contents of a commit, by path."""
+    found = {}
+    for line in git(repository, "ls-tree", "-r", "-z", commit).split("\0"):
+        if line:
+            meta, _, path = line.partition("\t")
+            mode, kind, oid = meta.split()
+            content = b""
+            if kind == "blob":
+                argv = ["git", "cat-file", "blob", oid]
+                content = subprocess.run(argv, cwd=repository, capture_output=True).stdout
+            found[path] = (mode, content)
+    return found
+
+
+def add_hook(directory: Path, name: str, script: str) -> None:
+    """Add a hook to a git directory."""
+    path = directory / "hooks" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)

@@ -1,0 +1,224 @@
+"""Checkouts: a private one for each attempt, whose work is saved, and plain files to verify."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
+from mulligan.tasks.ports.repositories import FileConflict
+from mulligan.workers.repositories.git_directory import make_git_directory, object_directories
+from mulligan.workers.repositories.git_repository import GitRepository, RefMove
+from mulligan.workers.repositories.ref_names import AttemptName, branch_ref
+from mulligan.workers.repositories.work_store import WorkStore
+from mulligan.workers.sandbox.file_tree import encode_tree, read_tree
+from mulligan.workers.sandbox.private import private_directory
+
+_BRANCH = "refs/heads/work"
+#: How often a reference of this attempt may be removed or moved by others.
+_MOST_RACES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    """What an attempt begins with."""
+
+    base: str
+    tree: str
+    kept: str | None = None
+    conflicts: tuple[FileConflict, ...] = ()
+
+
+class AttemptCheckout:
+    """A private clone in which an agent works. The agent may commit in it."""
+
+    def __init__(
+        self, repository: GitRepository, name: AttemptName, start: _Start, work: Path
+    ) -> None:
+        self.directory = work
+        #: The tip of the branch when the attempt began.
+        self.base = start.base
+        #: The saved work that it continues.
+        self.kept = start.kept
+        #: Where that work did not merge with the branch. These files contain git's markers.
+        self.conflicts = start.conflicts
+        #: What a confined program must be able to read, for git to work in the directory.
+        self.readable = object_directories(repository.object_directory)
+        self._repository, self._name = repository, name
+        self._store = WorkStore(
+            work.parent / "store",
+            name=repository.name,
+            object_format=repository.object_format,
+            objects=repository.object_directory,
+            shallow=repository.shallow_file,
+        )
+        self._saving = threading.Lock()
+        self._saved_tree: str | None = None
+        self._saved_digest: bytes | None = None
+        #: What the references of the attempt are, as far as this process knows.
+        self._refs: dict[str, str] = {}
+        self._base_tree = repository.tree_of(self.base)
+        self._fill(start.tree)
+
+    def _fill(self, tree: str) -> None:
+        repository, inside = self._repository, self.directory / ".git"
+        make_git_directory(
+            inside,
+            object_format=repository.object_format,
+            bare=False,
+            raw=False,
+            head=_BRANCH,
+            tip=self.base,
+            objects=[repository.object_directory],
+            shallow=repository.shallow_file,
+        )
+        self._store.write_files(tree, self.directory)
+        if tree == self._base_tree:
+            shutil.copyfile(self._store.index, inside / "index")
+        else:  # for the agent, kept work is a change that is not committed
+            index = self._store.git.having(GIT_INDEX_FILE=inside / "index")
+            index.read("read-tree", self._base_tree)
+        self._store.watch(self.directory, tree)
+
+    def save(self, transcript: Mapping[str, bytes] | None = None) -> str | None:
+        """Save the work and the transcript in the repository; return the work's commit.
+
+        None: the tree is the one of ``base``. If nothing changed since the last time, nothing is
+        done. Raise BadInput if the tree is too large, and RepositoryUnavailable if it cannot be
+        saved. What was saved before is still there then.
+        """
+        with self._saving:
+            tree = self._store.take_tree()
+            digest = _digest(transcript or {})
+            new: dict[str, str] = {}
+            if tree not in (self._base_tree, self._saved_tree):
+                message = f"Attempt {self._name.attempt} of {self._name.item}\n"
+                new[self._name.work_ref] = self._store.commit(tree, [self.base], message)
+            if transcript and digest != self._saved_digest:
+                message = f"Transcript of attempt {self._name.attempt} of {self._name.item}\n"
+                files = self._store.tree_of_files(transcript)
+                new[self._name.transcript_ref] = self._store.commit(files, [], message)
+            if new:
+                self._move(new)
+                self._saved_digest = digest if transcript else self._saved_digest
+                self._saved_tree = tree if self._name.work_ref in new else self._saved_tree
+            return None if tree == self._base_tree else self._refs[self._name.work_ref]
+
+    def _move(self, new: Mapping[str, str]) -> None:
+        known = [self.base, *self._refs.values()]
+        for _ in range(_MOST_RACES):
+            moves = [RefMove(ref, self._refs.get(ref), commit) for ref, commit in new.items()]
+            if self._repository.move(moves, source=self._store.git, known=known):
+                self._refs |= new
+                return
+            # They were removed, or an answer was lost.
+            self._refs = self._repository.read_refs([*self._refs, *new])
+            known = [self.base]
+        raise RepositoryUnavailable(
+            f"{self._repository.name}: others move the references of attempt {self._name.attempt}"
+            f" of {self._name.item}"
+        )
+
+
+class Checkouts:
+    """Checkouts below a directory for temporary files."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self._root = root
+
+    @contextlib.contextmanager
+    def attempt(
+        self,
+        repository: GitRepository,
+        *,
+        branch: str,
+        start: str,
+        loop: str,
+        item: str,
+        attempt: int,
+        token: str,
+        kept: str | None = None,
+    ) -> Iterator[AttemptCheckout]:
+        """Make a private clone for an attempt, and remove it afterwards.
+
+        ``branch`` is made at ``start`` if it does not exist. ``kept``: saved work to continue.
+        Without it, work that was saved for the same attempt is continued: its worker died.
+        """
+        name = AttemptName(loop=loop, item=item, attempt=attempt, token=token)
+        with repository.using():
+            begun = _begin(repository, name, branch=branch, start=start, kept=kept)
+            with private_directory(self._root) as work:
+                with _explain_disk(work):
+                    checkout = AttemptCheckout(repository, name, begun, work)
+                yield checkout
+
+    def files(self, repository: GitRepository, commit: str, into: Path) -> None:
+        """Write the plain files of a commit or tree into an empty directory, without ``.git``."""
+        with repository.using(), private_directory(self._root) as private:
+            repository.require(commit)
+            with _explain_disk(into):
+                into.mkdir(parents=True, exist_ok=True)
+                store = WorkStore(
+                    private / "store",
+                    name=repository.name,
+                    object_format=repository.object_format,
+                    objects=repository.object_directory,
+                )
+            store.write_files(commit, into)
+
+    def export(
+        self, repository: GitRepository, commit: str, *, max_bytes: int | None = None
+    ) -> bytes:
+        """Return the packed files of a commit or tree.
+
+        Links that leave the tree are left out. Raise BadInput for more than ``max_bytes`` of files.
+        """
+        with private_directory(self._root) as directory:
+            self.files(repository, commit, directory)
+            left_out: list[str] = []
+            return encode_tree(read_tree(directory, max_bytes=max_bytes, refused=left_out))
+
+
+def _begin(
+    repository: GitRepository, name: AttemptName, *, branch: str, start: str, kept: str | None
+) -> _Start:
+    commit = repository.resolve(start) or repository.resolve(branch_ref(branch))
+    if commit is None:
+        raise BadInput(
+            f"{repository.name} has no branch, tag or commit {start!r}; if it is empty, make a"
+            " first commit"
+        )
+    base = repository.begin_branch(branch, commit)
+    if kept is None:
+        kept = repository.newest_work(name)
+    elif not repository.has(kept):
+        # On another host. Saved work is fetched by its reference.
+        repository.saved(name.loop, name.item)
+        kept = kept if repository.has(kept) else None
+    if kept is None:
+        return _Start(base=base, tree=repository.tree_of(base))
+    merged = repository.merge(base, kept)
+    return _Start(base=base, tree=merged.tree, kept=kept, conflicts=merged.conflicts)
+
+
+def _digest(files: Mapping[str, bytes]) -> bytes:
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        data = os.fsencode(name)
+        digest.update(b"%d %d " % (len(data), len(files[name])) + data)
+        digest.update(files[name])
+    return digest.digest()
+
+
+@contextlib.contextmanager
+def _explain_disk(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RepositoryUnavailable(f"{place}: {error.strerror or error}") from error

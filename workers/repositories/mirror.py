@@ -1,0 +1,147 @@
+"""The bare mirror of a remote repository on this host: what was fetched is not fetched again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from mulligan.tasks.ports.errors import RepositoryUnavailable
+from mulligan.workers.repositories.disk_usage import MIRRORS
+from mulligan.workers.repositories.file_locks import exclusive_lock, shared_lock
+from mulligan.workers.repositories.git_command import Git, GitResult, operator_config
+from mulligan.workers.repositories.git_directory import make_once
+from mulligan.workers.repositories.object_reading import present
+
+ALL_BRANCHES = "+refs/heads/*:refs/heads/*"
+_REMOTE = "origin"
+_ANYTHING_ELSE = re.compile(r"[^A-Za-z0-9_-]+")
+_LONGEST_NAME = 40
+
+
+def without_credentials(url: str) -> str:
+    """Return an address without password, and without the name that it is for, except ssh's."""
+    if "://" not in url:
+        return url
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    name = user.partition(":")[0] if parts.scheme in ("ssh", "git+ssh", "ssh+git") else ""
+    return urlunsplit(parts._replace(netloc=f"{name}{at}{host}" if name else host))
+
+
+def mirror_name(url: str) -> str:
+    """Return the name of a mirror's directory: readable, and different for each repository."""
+    plain = without_credentials(url)
+    last = plain.rstrip("/").rpartition("/")[2].rpartition(":")[2].removesuffix(".git")
+    readable = _ANYTHING_ELSE.sub("-", last).strip("-")[:_LONGEST_NAME] or "repository"
+    return f"{readable}-{hashlib.sha256(plain.encode()).hexdigest()[:16]}"
+
+
+class Mirror:
+    """The mirror of one remote repository, shared by the processes of this host."""
+
+    def __init__(self, url: str, *, cache: Path, timeout: float) -> None:
+        self.name = without_credentials(url)
+        self.directory = cache / MIRRORS / mirror_name(url)
+        self._in_use = self.directory.with_name(f"{self.directory.name}.lock")
+        self._fetching = self.directory.with_name(f"{self.directory.name}.fetch")
+        self._timeout = timeout
+        # The address is no argument, which other users of this host could read.
+        self._remote = {
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": f"remote.{_REMOTE}.url",
+            "GIT_CONFIG_VALUE_0": url,
+        }
+        self._config = operator_config(cache)
+
+    @property
+    def objects(self) -> Git:
+        """Git that reads and writes objects in the mirror."""
+        return Git(name=self.name, directory=self._make(), timeout=self._timeout)
+
+    def _make(self) -> Path:
+        # Objects of another format are refused by fetch: no host offers them yet.
+        return make_once(self.directory, object_format="sha1")
+
+    def using(self) -> AbstractContextManager[None]:
+        """Keep the mirror until the end."""
+        return shared_lock(self._in_use, wait=self._timeout)
+
+    def ask(self, *arguments: str, directory: Path | None = None) -> GitResult:
+        """Run git with the operator's configuration, in the mirror or in another git directory."""
+        git = Git(
+            name=self.name,
+            directory=directory or self._make(),
+            profile="operator",
+            timeout=self._timeout,
+            config=self._config,
+            env=self._remote,
+        )
+        return git.run(*arguments)
+
+    def remote_refs(self, patterns: Sequence[str]) -> dict[str, str]:
+        """Return references of the remote repository. The patterns may end with ``*``."""
+        result = self.ask("ls-remote", "--quiet", _REMOTE, *patterns)
+        if result.code:
+            raise self.objects.failed("ls-remote", result)
+        found = {}
+        for line in result.lines:
+            oid, _, ref = line.partition("\t")
+            found[ref] = oid
+        return found
+
+    def have(self, refs: dict[str, str], *, fetch: Sequence[str] = ()) -> None:
+        """Fetch those references whose objects are not here.
+
+        ``fetch``: what to fetch if any is missing, instead of these references alone.
+        """
+        with self.using():
+            if not self._missing(refs):
+                return
+            with exclusive_lock(self._fetching, wait=self._timeout):
+                missing = self._missing(refs)
+                if missing and fetch:
+                    self._fetch(fetch)
+                elif missing:
+                    self._fetch_each(missing)
+
+    def _fetch_each(self, refs: Sequence[str]) -> None:
+        refspecs = [f"+{ref}:{_kept_as(ref)}" for ref in refs]
+        try:
+            self._fetch(refspecs)
+        except RepositoryUnavailable:
+            # A branch `a` that is gone is in the way of a new one `a/b`.
+            self._fetch([ALL_BRANCHES])
+            self._fetch([each for each in refspecs if not each.startswith("+refs/heads/")])
+
+    def _fetch(self, refspecs: Sequence[str]) -> None:
+        if not refspecs:
+            return
+        options = ["--quiet", "--no-tags", "--no-write-fetch-head", "--prune", "--force"]
+        result = self.ask("fetch", *options, "--no-auto-maintenance", _REMOTE, *refspecs)
+        if result.code:
+            raise self.objects.failed("fetch", result)
+
+    def _missing(self, refs: dict[str, str]) -> list[str]:
+        here = present(self.objects, refs.values())
+        return [ref for ref, oid in refs.items() if oid not in here]
+
+    def fetch_id(self, oid: str) -> bool:
+        """Fetch one object by its id, if the remote repository allows that."""
+        with self.using(), exclusive_lock(self._fetching, wait=self._timeout):
+            options = ["--quiet", "--no-tags", "--no-write-fetch-head"]
+            kept = f"refs/mirror/ids/{oid}"
+            result = self.ask("fetch", *options, _REMOTE, f"+{oid}:{kept}")
+            return result.code == 0
+
+    def push(self, arguments: Sequence[str], *, source: Path | None = None) -> GitResult:
+        """Push from the mirror or from another git directory."""
+        with self.using():
+            return self.ask("push", "--porcelain", "--no-verify", *arguments, directory=source)
+
+
+def _kept_as(ref: str) -> str:
+    return "refs/mirror/HEAD" if ref == "HEAD" else ref

@@ -1,0 +1,115 @@
+"""Read objects of a repository: commits, trees, contents and differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from mulligan.tasks.ports.repositories import BranchCommit, FileChange
+from mulligan.workers.repositories.git_command import Git
+
+MOST_COMMITS = 10_000
+_FORMAT = "%H%n%T%n%P%n%ct%n%B"
+_KINDS: dict[str, Literal["added", "changed", "deleted"]] = {"A": "added", "D": "deleted"}
+
+
+def display_path(path: bytes) -> str:
+    """Return a path as text that can be stored and shown; what is no UTF-8 is escaped."""
+    return path.decode("utf-8", "backslashreplace")
+
+
+def present(git: Git, ids: Iterable[str]) -> dict[str, str]:
+    """Return the kinds of those objects that exist: commit, tree, tag or blob."""
+    wanted = "".join(f"{each}\n" for each in ids)
+    lines = git.read("cat-file", "--batch-check", stdin=wanted.encode()).lines
+    return {name: kind for name, kind, *_ in map(str.split, lines) if kind != "missing"}
+
+
+def tree_entries(git: Git, tree: str) -> Iterator[tuple[bytes, str, str]]:
+    """Yield the path, the mode and the id of all that is in a tree, except directories."""
+    for entry in git.read("ls-tree", "-r", "-z", "--full-tree", tree).out.split(b"\0"):
+        if entry:
+            meta, _, path = entry.partition(b"\t")
+            mode, _, oid = meta.decode().split()
+            yield path, mode, oid
+
+
+def blobs_at(git: Git, tree: str, paths: Sequence[bytes], *, max_bytes: int) -> dict[bytes, bytes]:
+    """Return the contents of some files of a tree, without missing and too large ones."""
+    found = {}
+    for path in paths:
+        # A name in the tree, not a pattern. Names with line breaks are read one by one, too.
+        name = b"%s:%s" % (tree.encode(), path)
+        header = git.read("cat-file", "--batch-check", "-z", stdin=name + b"\0").text.split()
+        if len(header) >= 3 and header[-2] == "blob" and int(header[-1]) <= max_bytes:
+            found[path] = git.read("cat-file", "blob", header[0]).out
+    return found
+
+
+def first_parents(git: Git, tip: str, until: str | None) -> list[BranchCommit]:
+    """Return the commits from a tip on, by first parents."""
+    options = [f"--max-count={MOST_COMMITS}", "--first-parent", "-z", f"--format={_FORMAT}"]
+    bounds = [tip] if until is None else [tip, f"^{until}"]
+    out = git.read("log", *options, "--no-show-signature", *bounds, "--").out
+    return [_commit(record) for record in out.split(b"\0") if record.strip()]
+
+
+def _commit(record: bytes) -> BranchCommit:
+    commit, tree, parents, at, message = record.decode("utf-8", "replace").split("\n", 4)
+    return BranchCommit(
+        commit=commit,
+        tree=tree,
+        parents=tuple(parents.split()),
+        at=float(at),
+        subject=message.partition("\n")[0],
+        trailers=read_trailers(message),
+    )
+
+
+def read_trailers(message: str) -> dict[str, str]:
+    """Return the trailers of a commit's message: its last paragraph, if all of it is trailers."""
+    paragraphs = [part for part in message.strip().split("\n\n") if part.strip()]
+    if len(paragraphs) < 2:
+        return {}
+    found = {}
+    for line in paragraphs[-1].splitlines():
+        name, colon, value = line.partition(":")
+        if not colon or not name or not all(c.isalnum() or c == "-" for c in name):
+            return {}
+        found[name] = value.strip()
+    return found
+
+
+def file_changes(git: Git, old: str, new: str) -> list[FileChange]:
+    """Return the files that differ between two commits or trees."""
+    options = ["-r", "-z", "--raw", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv"]
+    parts = iter(git.read("diff-tree", *options, old, new).out.split(b"\0"))
+    kinds: dict[bytes, str] = {}
+    lines: dict[bytes, tuple[int | None, int | None]] = {}
+    for part in parts:
+        if part.startswith(b":"):
+            kinds[next(parts)] = part.split()[-1].decode()
+        elif part:
+            added, removed, path = part.split(b"\t", 2)
+            lines[path] = (_count(added), _count(removed))
+    return [
+        FileChange(
+            path=display_path(path),
+            kind=_KINDS.get(kind, "changed"),
+            added=lines.get(path, (None, None))[0],
+            removed=lines.get(path, (None, None))[1],
+        )
+        for path, kind in kinds.items()
+    ]
+
+
+def _count(number: bytes) -> int | None:
+    return None if number == b"-" else int(number)
+
+
+def diff_text(git: Git, old: str, new: str, *, max_bytes: int) -> str:
+    """Return the difference between two commits or trees, cut at a length."""
+    options = ["-r", "-p", "-M", "--no-color", "--no-ext-diff", "--no-textconv"]
+    start, is_all = git.read_start("diff-tree", *options, old, new, max_bytes=max_bytes)
+    text = start.decode("utf-8", "replace")
+    return text if is_all else f"{text}\n… (cut at {max_bytes} bytes)\n"

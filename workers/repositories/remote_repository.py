@@ -1,0 +1,137 @@
+"""A repository elsewhere, with a mirror of it on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from mulligan.tasks.ports.errors import RepositoryUnavailable
+from mulligan.tasks.ports.repositories import SavedWork
+from mulligan.workers.repositories.git_command import TIMEOUT_SECONDS, Git, GitResult, redact
+from mulligan.workers.repositories.git_directory import ObjectFormat
+from mulligan.workers.repositories.git_repository import (
+    GitRepository,
+    RefMove,
+    is_abbreviated,
+    is_id,
+)
+from mulligan.workers.repositories.mirror import ALL_BRANCHES, Mirror
+from mulligan.workers.repositories.object_reading import present
+from mulligan.workers.repositories.ref_names import attempts_below, is_ref
+
+#: How often the references may move while they are fetched.
+_MOST_FETCHES = 5
+#: References in one command.
+_MOST_AT_ONCE = 200
+
+
+class RemoteRepository(GitRepository):
+    """A repository that is reached by a URL."""
+
+    object_format: ObjectFormat = "sha1"
+
+    def __init__(self, url: str, *, cache: Path, timeout: float = TIMEOUT_SECONDS) -> None:
+        self._mirror = Mirror(url, cache=cache, timeout=timeout)
+        self.name = self._mirror.name
+
+    @property
+    def objects(self) -> Git:
+        return self._mirror.objects
+
+    @property
+    def object_directory(self) -> Path:
+        return self._mirror.directory / "objects"
+
+    def using(self) -> AbstractContextManager[None]:
+        return self._mirror.using()
+
+    def checked_out(self, branch: str) -> str | None:  # noqa: ARG002 - it cannot be seen from here
+        return None
+
+    # -- reading references ------------------------------------------------------------------------
+
+    def resolve(self, ref: str) -> str | None:
+        if is_id(ref):
+            return self._resolve_id(ref)
+        starts = (
+            ("",) if ref == "HEAD" or ref.startswith("refs/") else ("refs/heads/", "refs/tags/")
+        )
+        names = [f"{start}{ref}" for start in starts]
+        found = self.tips([name for name in names if name == "HEAD" or is_ref(name)])
+        for name in names:
+            if name in found:
+                return self._commit_of(found[name])
+        if is_abbreviated(ref):
+            self._fetch_branches()
+            return self._commit_of(ref)
+        return None
+
+    def _fetch_branches(self) -> None:
+        found = self._mirror.remote_refs(["refs/heads/*"])
+        self._mirror.have(found, fetch=[ALL_BRANCHES])
+
+    def _resolve_id(self, oid: str) -> str | None:
+        if self.has(oid):
+            return self._commit_of(oid)
+        self._fetch_branches()
+        if self.has(oid) or self._mirror.fetch_id(oid):
+            return self._commit_of(oid)
+        return None
+
+    def _commit_of(self, oid: str) -> str | None:
+        """Return the commit that an id names, also through a tag."""
+        result = self.objects.run("rev-parse", "--verify", "--quiet", f"{oid}^{{commit}}")
+        return result.text if result.code == 0 else None
+
+    def tips(self, refs: Sequence[str]) -> dict[str, str]:
+        for _ in range(_MOST_FETCHES):
+            found = self.read_refs(refs)
+            self._mirror.have(found)
+            if present(self.objects, found.values()).keys() >= set(found.values()):
+                return found
+        raise RepositoryUnavailable(f"{self.name}: references move faster than they are fetched")
+
+    def read_refs(self, refs: Sequence[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for start in range(0, len(refs), _MOST_AT_ONCE):
+            found |= self._mirror.remote_refs(refs[start : start + _MOST_AT_ONCE])
+        # Git also lists references that end like the wanted ones.
+        return {ref: oid for ref, oid in found.items() if ref in set(refs)}
+
+    def saved(self, loop: str, item: str | None = None) -> Sequence[SavedWork]:
+        below = attempts_below(loop, item)
+        for _ in range(_MOST_FETCHES):
+            listed = self._mirror.remote_refs([f"{below}*"])
+            found = {ref: oid for ref, oid in listed.items() if ref.startswith(below)}
+            self._mirror.have(found, fetch=[f"+{below}*:{below}*"])
+            if present(self.objects, found.values()).keys() >= set(found.values()):
+                return self._dated(found)
+        raise RepositoryUnavailable(f"{self.name}: saved work moves faster than it is fetched")
+
+    # -- writing references ------------------------------------------------------------------------
+
+    def _write(
+        self,
+        moves: Sequence[RefMove],
+        source: Git | None,
+        known: Sequence[str],  # noqa: ARG002 - git finds out what the other side has
+    ) -> None:
+        for start in range(0, len(moves), _MOST_AT_ONCE):
+            part = moves[start : start + _MOST_AT_ONCE]
+            leases = [f"--force-with-lease={each.ref}:{each.old or ''}" for each in part]
+            # Never with a `+`: it would override the lease.
+            refspecs = [f"{each.new or ''}:{each.ref}" for each in part]
+            arguments = ["--atomic", *leases, "origin", *refspecs]
+            result = self._mirror.push(arguments, source=source.directory if source else None)
+            if result.code:
+                raise RepositoryUnavailable(f"{self.name}: git push failed: {_refusal(result)}")
+
+
+def _refusal(result: GitResult) -> str:
+    """Return why a push was refused: what the other side says about a reference, if anything."""
+    for line in result.lines:
+        flag, _, rest = line.partition("\t")
+        if flag == "!" and "atomic" not in rest:
+            return redact(rest.partition("\t")[2] or rest)
+    return result.reason

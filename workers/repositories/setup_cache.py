@@ -1,0 +1,195 @@
+"""Prepare checkouts: run the commands of a setup, or copy what they made the last time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shlex
+import shutil
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from mulligan.policies.jobs.job import escapes
+from mulligan.tasks.ports.errors import BadInput, VerifierError
+from mulligan.workers.repositories.disk_usage import SETUPS, prune
+from mulligan.workers.repositories.file_locks import exclusive_lock, shared_lock
+from mulligan.workers.sandbox.file_tree import read_file
+from mulligan.workers.sandbox.limits import Limits
+from mulligan.workers.sandbox.subprocesses import Completed, clean_environment, run, signal_name
+
+MOST_BYTES = 10_000_000_000
+_VERSION = b"1"
+_LAST_LINES = 20
+_LARGEST_KEY_FILE = 64 << 20
+_WAIT_SECONDS = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetupCommands:
+    """How a checkout is prepared."""
+
+    #: Each with its arguments.
+    commands: tuple[tuple[str, ...], ...]
+    #: Directories of the checkout that the commands make.
+    cache: tuple[str, ...] = ()
+    #: Patterns of the files that these directories depend on.
+    key: tuple[str, ...] = ()
+    #: Seconds, of each command.
+    timeout: float = 600.0
+
+
+class SetupCache:
+    """What setups made, below a directory."""
+
+    def __init__(self, cache: Path, *, max_bytes: int = MOST_BYTES) -> None:
+        self._cache, self._max_bytes = cache, max_bytes
+
+    def prepare(
+        self,
+        work: Path,
+        setup: SetupCommands,
+        *,
+        limits: Limits,
+        root: Path | None = None,
+        read: Sequence[Path] = (),
+        keep: bool = True,
+    ) -> bool:
+        """Prepare the checkout in ``work``; return whether that was done by copying.
+
+        ``root``: what gets HOME and TMPDIR of the commands; by default the private directory that
+        ``work`` is in. ``read``: more that they may read. ``keep``: whether what they make is kept
+        for others. It must be False in a checkout that an agent changed: what it did to a script
+        would be in every later checkout. Raise VerifierError if a command fails, and BadInput for
+        directories outside of the checkout.
+        """
+        for name in setup.cache:
+            if escapes(name) or ".git" in PurePosixPath(name).parts:
+                raise BadInput.at("setup.cache", f"{name!r} is not a directory of the checkout")
+        place = self._cache / SETUPS / _key(work, setup)
+        if setup.cache:
+            with shared_lock(_lock(place), wait=_WAIT_SECONDS):
+                if place.is_dir():
+                    _copy_all(setup.cache, place, work)
+                    return True
+        _run_all(work, setup, limits, root or work.parent, read)
+        if setup.cache and keep:
+            self._store(work, setup.cache, place)
+        return False
+
+    def _store(self, work: Path, names: Sequence[str], place: Path) -> None:
+        new = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
+        # A full disk must not fail an attempt that is prepared.
+        with contextlib.suppress(OSError):
+            new.mkdir(parents=True)
+            _copy_all(names, work, new)
+            with exclusive_lock(_lock(place), wait=_WAIT_SECONDS):
+                if not place.exists():
+                    new.rename(place)
+        shutil.rmtree(new, ignore_errors=True)
+        prune(self._cache, self._max_bytes, kinds=("setup",), idle=0)
+
+
+def _lock(place: Path) -> Path:
+    return place.with_name(f"{place.name}.lock")
+
+
+def _run_all(
+    work: Path, setup: SetupCommands, limits: Limits, private: Path, read: Sequence[Path]
+) -> None:
+    for argv in setup.commands:
+        done = run(
+            argv,
+            cwd=work,
+            timeout=setup.timeout,
+            env=clean_environment(private),
+            limits=limits,
+            read=read,
+        )
+        if done.exit_code != 0:
+            raise VerifierError(_explain(argv, done, setup.timeout))
+
+
+def _explain(argv: Sequence[str], done: Completed, timeout: float) -> str:
+    if done.timed_out:
+        how = f"took longer than {timeout:g} s"
+    elif done.signal is not None:
+        how = f"was ended by {signal_name(done.signal)}"
+    else:
+        how = f"failed with exit code {done.exit_code}"
+    lines = [*done.stdout.splitlines(), *done.stderr.splitlines()][-_LAST_LINES:]
+    return "\n".join([f"the setup command `{shlex.join(argv)}` {how}", *lines])
+
+
+def _key(work: Path, setup: SetupCommands) -> str:
+    """Return a hash of the commands and of the files that the result depends on."""
+    digest = hashlib.sha256(_VERSION)
+    for text in (repr(setup.commands), repr(setup.cache)):
+        digest.update(text.encode("utf-8", "surrogateescape") + b"\0")
+    for path in _matching(work, setup.key):
+        name = os.fsencode(path.relative_to(work))
+        try:
+            data = read_file(path, max_bytes=_LARGEST_KEY_FILE)
+        except OSError as error:
+            name += b" " + str(error.errno).encode()
+            data = b""
+        digest.update(b"%d %d " % (len(name), len(data)) + name + data)
+    return digest.hexdigest()[:32]
+
+
+def _matching(work: Path, patterns: Sequence[str]) -> list[Path]:
+    found: set[Path] = set()
+    for pattern in patterns:
+        if escapes(pattern):
+            raise BadInput.at("setup.key", f"{pattern!r} is not a pattern of files in the checkout")
+        found.update(path for path in work.glob(pattern) if ".git" not in path.parts)
+    return sorted(found)
+
+
+def _copy_all(names: Sequence[str], source: Path, target: Path) -> None:
+    """Copy directories from one place to another. Those that do not exist are left out."""
+    for name in names:
+        if _is_real(source, name) and _is_real(target, str(PurePosixPath(name).parent)):
+            shutil.rmtree(target / name, ignore_errors=True)
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            _copy(source / name, target / name)
+
+
+def _is_real(root: Path, name: str) -> bool:
+    """Whether no part of a path is a link, which could lead to anywhere."""
+    path = root
+    for part in PurePosixPath(name).parts:
+        path /= part
+        if path.is_symlink():
+            return False
+    return path.is_dir() or not path.exists()
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a directory: links as links, without devices, owners and special rights."""
+    folders = []
+    pending = [source]
+    while pending:
+        folder = pending.pop()
+        new = target / folder.relative_to(source)
+        new.mkdir(exist_ok=True)
+        folders.append((new, folder.stat()))
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    (new / entry.name).symlink_to(Path(entry.path).readlink())
+                elif entry.is_dir():
+                    pending.append(Path(entry.path))
+                elif entry.is_file():
+                    shutil.copyfile(entry.path, new / entry.name)
+                    _copy_times(new / entry.name, entry.stat())
+    for new, status in reversed(folders):
+        _copy_times(new, status)
+
+
+def _copy_times(path: Path, status: os.stat_result) -> None:
+    path.chmod(stat.S_IMODE(status.st_mode) & 0o777 | 0o200)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
