@@ -82,6 +82,8 @@ def follow(progress: Progress, console: Console, *, timeout: float) -> None:
 
 def survived(item: Item) -> str:
     """Say what became of an item's first try, from what the loop has recorded."""
+    if item.state != "passed":
+        return f"{item.state}: {item.failures[-1]}" if item.failures else item.state
     if item.waited_for:
         said = "waited until the provider answered again"
     elif item.failures:
