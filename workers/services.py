@@ -15,6 +15,7 @@ from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.publish import Publisher, log_unreachable
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.loops.repository_sweep import RepositorySweep
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import Publication
@@ -41,7 +42,13 @@ from mulligan.workers.ledger.stored import rows
 from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
 from mulligan.workers.local.home import is_up
+from mulligan.workers.loops.attempt_work import AttemptWork
+from mulligan.workers.loops.delivery import Delivery
 from mulligan.workers.loops.prices import cost_of, token_price
+from mulligan.workers.loops.workspace_trees import BlobsAndTrees, WorkspaceTrees
+from mulligan.workers.repositories.checkouts import Checkouts
+from mulligan.workers.repositories.repositories import GitRepositories
+from mulligan.workers.repositories.setup_cache import SetupCache
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.sandbox.allowed import program_limits
@@ -54,6 +61,8 @@ from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 if TYPE_CHECKING:
     from celery import Celery
 
+#: The queues of the workers that need the repository of a loop.
+_AT_WORK = frozenset({"agent", "agent.repair", "attempt", "repair", "verify"})
 Publish = Callable[[Sequence[Publication]], None]
 
 
@@ -74,6 +83,7 @@ class Services:
     context: AttemptContext
     intake: Intake
     loops: LoopContext
+    repository_sweep: RepositorySweep
     webhooks: Webhooks
     figures: FigureReader
 
@@ -141,8 +151,16 @@ def build_services(
     ``local_paths``: whether jobs may name any directory of this host as their workspace.
     """
     live = live or LiveSettings(settings)
-    blobs = blob_store(settings, ledger.calls)
     limits = program_limits(settings)
+    repositories = GitRepositories(cache=settings.repository_cache, profiles=settings.repositories)
+    trees = WorkspaceTrees(
+        repositories=repositories,
+        checkouts=Checkouts(),
+        setups=SetupCache(settings.repository_cache, max_bytes=settings.repository_cache_cap),
+        limits=limits,
+        commands={name: each.get("argv", ()) for name, each in settings.commands.items()},
+    )
+    blobs = BlobsAndTrees(blob_store(settings, ledger.calls), trees)
     runners = RunnerRegistry(profiles=settings.runners, blobs=blobs, confinement=limits.confinement)
     ledger.limit_providers(runners.ceilings)
     verifiers = VerifierRegistry(limits=limits, models=ContractModels(settings.model_modules))
@@ -162,6 +180,13 @@ def build_services(
         release_later=ReleaseTimers(ledger, publish).start,
         price=lambda spec: token_price(spec, live.current()),
         cost=lambda job, output: cost_of(job, output, live.current()),
+        repository=repositories.open,
+        answer=AttemptWork(
+            trees=trees,
+            save_interval=settings.save_interval,
+            show=ledger.live_transcripts.add,
+            step=step,
+        ).answer,
         without_paths=WorkerPaths.of_this_process().clean,
         step=step,
         **_limits(settings),
@@ -176,7 +201,9 @@ def build_services(
         blobs=lambda: blobs,
         models=verifiers.models,
         exempt=exempt,
+        resolve=trees.resolve,
     )
+    loops = _loop_context(settings, live, ledger, intake=intake, publish=publish, trees=trees)
     return Services(
         settings=settings,
         live=live,
@@ -188,7 +215,8 @@ def build_services(
         leases=leases,
         context=context,
         intake=intake,
-        loops=_loop_context(settings, live, ledger, intake=intake, publish=publish, blobs=blobs),
+        loops=loops,
+        repository_sweep=RepositorySweep(loops),
         webhooks=Webhooks(ledger, live),
         figures=FigureReader(ledger),
     )
@@ -209,7 +237,7 @@ def _loop_context(
     *,
     intake: Intake,
     publish: Publish,
-    blobs: BlobStore,
+    trees: WorkspaceTrees,
 ) -> LoopContext:
     embedded = EmbeddedRedis(settings.home).url
     return LoopContext(
@@ -220,7 +248,14 @@ def _loop_context(
         price=lambda spec: token_price(spec, live.current()),
         provider=lambda name: ledger.breakers.all().get(name),
         missing_pools=lambda: missing_pools(ledger.beats.served(now=ledger.now())),
-        keep=blobs.keep,
+        keep=blob_store(settings, ledger.calls).keep,
+        repository=trees.repositories.open,
+        run_delivery=Delivery(settings=settings, trees=trees, limits=trees.limits).run,
+        worker_hosts=lambda: {
+            beat.host for beat in ledger.beats.live(now=ledger.now()) if {*beat.queues} & _AT_WORK
+        },
+        work_retention=settings.work_retention,
+        step=step,
         up=lambda: is_up(settings.home) if settings.broker_url == embedded else None,
         tenant_label=settings.tenant_label,
     )

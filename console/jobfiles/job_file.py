@@ -230,11 +230,22 @@ def prepared(raw: Raw, source: JobSource) -> tuple[Raw, list[Problem]]:
 
 
 def with_absolute_path(raw: Raw, folder: Path) -> Raw:
-    """Return a job, a loop or an item whose workspace is at an absolute path."""
+    """Return a job, a loop or an item whose workspace or repository is at an absolute path."""
     workspace = raw.get("workspace")
-    if isinstance(workspace, dict) and isinstance(workspace.get("path"), str):
-        return {**raw, "workspace": {**workspace, "path": str(folder / workspace["path"])}}
-    return raw
+    if isinstance(workspace, dict):
+        if isinstance(workspace.get("path"), str):
+            workspace = {**workspace, "path": str(folder / workspace["path"])}
+        raw = {**raw, "workspace": with_absolute_git(workspace, "git", folder)}
+    return with_absolute_git(raw, "repo", folder)
+
+
+def with_absolute_git(raw: Raw, field: str, folder: Path) -> Raw:
+    """Make the path of a repository absolute. A URL and the name of a profile stay as they are."""
+    name = raw.get(field)
+    if not isinstance(name, str) or "\0" in name or ":" in name:
+        return raw
+    is_path = name.startswith((".", "~", "/")) or (folder / name).is_dir()
+    return {**raw, field: str(folder / Path(name).expanduser())} if is_path else raw
 
 
 def _own(source: JobSource) -> Raw:

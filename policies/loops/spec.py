@@ -279,12 +279,18 @@ def item_job(loop: LoopConfig, item: ItemSpec, *, labels: dict[str, str] | None 
         raise ValueError("no runner: name one in the item or in the loop")
     verifiers = tuple(each.plain() for each in item.verifiers)
     if loop.repo is not None:
-        roles = {"guards": [i + 1 for i, each in enumerate(item.verifiers) if each.role == "guard"]}
+        # What these find decides, but says nothing about how good the work is.
+        first = [VerifierSpec(id=GIT_DIFF, weight=_NO_WEIGHT)]
+        if loop.edits:
+            first.append(VerifierSpec(id="edits.plan", weight=_NO_WEIGHT))
+        places = [i + len(first) for i in range(len(verifiers))]
+        roles = {
+            role: [i for i, each in zip(places, item.verifiers, strict=True) if each.role == role]
+            for role in ("acceptance", "guard")
+        }
         merge = {**roles, "already_done": loop.already_done, "sync": loop.sync}
-        # What they find decides, but says nothing about how good the work is.
-        first = VerifierSpec(id=GIT_DIFF, weight=_NO_WEIGHT)
         last = VerifierSpec(id=GIT_MERGE, weight=_NO_WEIGHT, **merge)
-        verifiers = (first, *verifiers, last)
+        verifiers = (*first, *verifiers, last)
     return Job(
         task_type=item.task_type or loop.name,
         name=item.id,
@@ -296,6 +302,14 @@ def item_job(loop: LoopConfig, item: ItemSpec, *, labels: dict[str, str] | None 
         workspace=item.workspace or loop.item_workspace(),
         labels={**(labels or {}), "loop": loop.name, "item": item.id},
     )
+
+
+def own_verifiers(job: Job) -> list[VerifierSpec]:
+    """Return the verifiers that the spec of an item names, without those that a loop adds."""
+    if not job.merges:
+        return list(job.verifiers)
+    roles = job.verifiers[-1].options
+    return [job.verifiers[i] for i in sorted((*roles["acceptance"], *roles["guard"]))]
 
 
 def dependency_cycle(items: Sequence[ItemSpec]) -> tuple[str, ...]:

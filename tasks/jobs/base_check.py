@@ -59,12 +59,9 @@ def _check(
     base = repository.begin_branch(space.branch, start)
     answer = Output(text="", commit=base, base=base)
     options = job.verifiers[-1].options
-    guards = {int(index) for index in options.get("guards") or ()}
-    # The first and the last are about a change, and there is none yet.
-    others = range(1, len(verifiers) - 1)
     results: list[VerificationResult] = []
     problems: list[str] = []
-    for index in (index for index in others if index not in guards):
+    for index in options.get("acceptance") or ():
         try:
             result = check_one(claim, answer, index, verifiers[index])
         except VerifierError as error:
@@ -79,7 +76,7 @@ def _check(
             # By a run that ended otherwise before it could say so.
             return Finish(state="succeeded", reason="merged_before"), results
         return _nothing_fails(problems, str(options.get("already_done"))), results
-    for index in sorted(guards):
+    for index in options.get("guard") or ():
         result = check_one(claim, answer, index, verifiers[index])
         results.append(result)
         if result.status is VerificationStatus.FAIL:

@@ -28,6 +28,7 @@ from mulligan.policies.loops.spec import (
     LoopDocument,
     item_job,
     item_set_problems,
+    own_verifiers,
 )
 from mulligan.policies.problem import Problem, first_problems
 from mulligan.policies.suggestions import did_you_mean
@@ -140,7 +141,7 @@ def _complete(context: LoopContext, config: LoopConfig, item: ItemSpec) -> ItemS
     job: Job = context.intake.complete(item_job(config, item))
     verifiers = tuple(
         ItemVerifier.model_validate({**plain.model_dump(exclude_unset=True), "role": own.role})
-        for own, plain in zip(item.verifiers, job.verifiers, strict=True)
+        for own, plain in zip(item.verifiers, own_verifiers(job), strict=True)
     )
     workspace = _packed(context, item.workspace)
     return item.model_copy(update={"verifiers": verifiers, "workspace": workspace})

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from mulligan.policies.jobs.job import Output
 from mulligan.policies.problem import FieldPath, Problem, ProblemCode
 
 
@@ -95,6 +96,8 @@ class RunnerError(MulliganError):
     evidence: dict[str, Any] = field(default_factory=dict)
     #: Whether asking again cannot help: a refused key, an unknown model, a missing program.
     final: bool = True
+    #: What the runner said and used until then, if it says so.
+    output: Output | None = None
 
     def __post_init__(self) -> None:
         super().__init__(self.message)

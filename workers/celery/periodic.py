@@ -59,6 +59,10 @@ def _webhooks(services: Services, _app: Celery) -> int:
     return services.webhooks.tick()
 
 
+def _repositories(services: Services, _app: Celery) -> int:
+    return services.repository_sweep.run()
+
+
 SWEEP = PeriodicTask("sweep", lambda settings: settings.sweep_interval, _sweep)
 PERIODIC = (
     SWEEP,
@@ -66,6 +70,7 @@ PERIODIC = (
     PeriodicTask("bulk", 1.0, _bulk),
     PeriodicTask("edits", 1.0, send_session_hints),
     PeriodicTask("webhooks", 2.0, _webhooks),
+    PeriodicTask("repositories", 2.0, _repositories),
 )
 
 

@@ -260,6 +260,10 @@ def loop_change(prefix: str, name: str, sha: str) -> str:
     return f"{prefix}loop:{name}:key:{sha}"
 
 
+def live_transcript(prefix: str, job_id: str, attempt: int) -> str:
+    return f"{prefix}transcript:{job_id}:{attempt}"
+
+
 # -- escalations and alerts ------------------------------------------------------------------------
 
 

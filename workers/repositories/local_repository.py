@@ -39,7 +39,7 @@ from mulligan.workers.sandbox.private import private_directory
 #: More objects than this become a pack instead of a file each.
 _MOST_LOOSE = 500
 #: Where the number of objects is in a pack.
-_COUNT_IN_PACK = slice(8, 12)
+_COUNT_IN_PACK = 8
 #: No git holds the lock of a reference for so long: it was killed.
 _DEAD_LOCK_SECONDS = 900.0
 
@@ -222,9 +222,8 @@ class LocalRepository(GitRepository):
             source.read(
                 "pack-objects", "--revs", "--stdout", "-q", stdin=wanted.encode(), stdout=pack
             )
-            pack.seek(0)
-            count = int.from_bytes(pack.read(_COUNT_IN_PACK.stop)[_COUNT_IN_PACK], "big")
-            pack.seek(0)
+            count = int.from_bytes(os.pread(pack.fileno(), 4, _COUNT_IN_PACK), "big")
+            os.lseek(pack.fileno(), 0, os.SEEK_SET)
             if count > _MOST_LOOSE:
                 self.objects.read("index-pack", "--stdin", stdin=pack)
             elif count:

@@ -50,6 +50,8 @@ class WorkStore:
         self._start: Mapping[bytes, TreeEntry] = {}
         self._work: WorkTree | None = None
         self._start_tree = ""
+        #: What was taken last, and its tree.
+        self._taken: tuple[Mapping[bytes, TreeEntry], str] = {}, ""
 
     @property
     def index(self) -> Path:
@@ -66,6 +68,7 @@ class WorkStore:
         self._start = {
             path: TreeEntry(mode, oid) for path, mode, oid in tree_entries(self.git, tree)
         }
+        self._taken = self._start, tree
         self._work = WorkTree(
             directory=directory,
             start=self._start,
@@ -83,7 +86,9 @@ class WorkStore:
         except OSError as error:
             why = error.strerror or str(error)
             raise RepositoryUnavailable(f"the work cannot be saved: {why}") from error
-        return self._tree_of(found)
+        if found != self._taken[0]:
+            self._taken = found, self._tree_of(found)
+        return self._taken[1]
 
     def _others(self, directory: Path) -> set[bytes]:
         """Return the files that are neither ignored nor part of the start."""

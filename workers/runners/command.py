@@ -1,14 +1,17 @@
 """The ``command`` runner: a program answers, for instance a coding agent.
 
 It gets the prompt on stdin and runs in a private copy of the workspace. The answer is what it
-prints plus what it changes there.
+prints plus what it changes there. Of an agent that prints events, the answer is its last message.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,9 +21,19 @@ from mulligan.policies.failures.command_output import first_error
 from mulligan.policies.jobs.job import Message, Output, Seconds
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.errors import BadInput, OutOfCredits, RunnerError, VerifierError
+from mulligan.tasks.ports.errors import (
+    BadInput,
+    OutOfCredits,
+    RunnerError,
+    TransportFault,
+    VerifierError,
+)
 from mulligan.tasks.ports.runners import Request
+from mulligan.tasks.ports.sessions import SilentSession
 from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
+from mulligan.workers.runners.sessions.session_formats import SESSION_FORMATS, FormatName
+from mulligan.workers.runners.sessions.session_parser import SessionSummary
+from mulligan.workers.runners.sessions.session_relay import SessionRelay
 from mulligan.workers.sandbox.confinement import STRICT, Confinement, Endpoint, VisiblePath
 from mulligan.workers.sandbox.diff import make_diff, read_diff
 from mulligan.workers.sandbox.home_files import HomeFile, copy_home_files
@@ -46,6 +59,8 @@ _AGENT_LIMITS = ResourceLimits(
     processes=4096,
 )
 _STDERR_TAIL = 2000
+#: Characters of an error within a message.
+_LONGEST_ERROR = 300
 #: The limit of a job's answer; the middle of a longer output is left out.
 _LONGEST_ANSWER = 4 << 20
 _LARGEST_DIFF = 200 << 20
@@ -100,8 +115,18 @@ class CommandOptions(Value):
     home_files: tuple[HomeFile, ...] = Field(default=(), max_length=50)
     #: Whose limits and breaker count; several programs may use one account.
     provider: Annotated[str, Field(pattern=r"^[\w][\w.:/@+-]{0,199}$")] | None = None
+    #: How it prints what it does: as plain text, or as the events of one of these agents.
+    format: FormatName = "text"
     #: Exit codes by which the program says that its credits or its quota are used up.
     out_of_credits_exit_codes: tuple[Annotated[int, Field(ge=1, le=255)], ...] = ()
+
+
+@dataclass
+class CommandFailed(RunnerError):
+    """The program failed."""
+
+    #: What it said and used until then.
+    output: Output | None = None
 
 
 class CommandRunner:
@@ -116,11 +141,14 @@ class CommandRunner:
         *,
         blobs: BlobStore | None = None,
         confinement: Confinement = STRICT,
+        heartbeat_seconds: float | None = None,
     ) -> None:
+        """``heartbeat_seconds``: as in Limits."""
         self._options = options
         self._blobs = blobs
         self._limits = Limits(
             **options.limits.model_dump(),
+            heartbeat_seconds=heartbeat_seconds,
             confinement=confinement.model_copy(
                 update={"network": options.network, "read": (*confinement.read, *options.read)}
             ),
@@ -135,25 +163,56 @@ class CommandRunner:
         *,
         blobs: BlobStore | None = None,
         confinement: Confinement = STRICT,
+        heartbeat_seconds: float | None = None,
     ) -> CommandRunner:
         """Raise BadInput with every problem, except a missing program, which only a run reveals."""
         read = read_options(CommandOptions, options)
-        return cls(read, blobs=blobs, confinement=confinement)
+        return cls(read, blobs=blobs, confinement=confinement, heartbeat_seconds=heartbeat_seconds)
 
     def answer(self, request: Request) -> Output:
-        variables = self._variables()
         with private_copy(request.workspace, self._blobs) as copy:
-            completed = self._run(request, copy.directory, variables)
-            if self._says_out_of_credits(completed):
-                said = f"{self._options.argv[0]} {_describe_exit(completed)}"
-                raise OutOfCredits(f"{said}: out of credits or quota", provider=self.provider)
-            if completed.timed_out or completed.exit_code != 0:
-                raise self._failure(completed, variables, WorkerPaths(copy.directory))
-            return Output(
-                text=_redact(completed.stdout, variables),
-                elapsed_seconds=completed.elapsed,
-                diff=self._store_diff(copy) if request.workspace is not None else None,
-            )
+            output = self.work_in(request, copy.directory)
+            diff = self._store_diff(copy) if request.workspace is not None else None
+            return output.model_copy(update={"diff": diff})
+
+    def work_in(self, request: Request, directory: Path, read: Sequence[Path] = ()) -> Output:
+        """Run the program in a directory that is only for it, and keep what it leaves there.
+
+        The directories beside it become its home and its place for temporary files. It may read
+        ``read`` besides what its profile names. Raise as ``answer`` does.
+        """
+        variables, paths = self._variables(), WorkerPaths(directory)
+        with self._relay(request, variables, paths) as relay:
+            completed = self._run(request, directory, read, variables, relay)
+            relay.finish()
+            relay.note(f"{self._options.argv[0]} {_describe_exit(completed)}")
+        summary = relay.finish()
+        self._raise_refusal(completed, summary)
+        is_plain = self._options.format == "text"
+        output = Output(
+            text=_redact(completed.stdout, variables) if is_plain else summary.answer,
+            usage=summary.usage,
+            model=summary.model,
+            elapsed_seconds=completed.elapsed,
+        )
+        if completed.timed_out or completed.exit_code != 0 or summary.failed is not False:
+            stderr = paths.clean(_redact(completed.stderr, variables))
+            raise self._failure(completed, summary, stderr, output)
+        return output
+
+    @contextmanager
+    def _relay(
+        self, request: Request, variables: Mapping[str, str], paths: WorkerPaths
+    ) -> Iterator[SessionRelay]:
+        """Pass on what the program does, however it ends."""
+        parser = SESSION_FORMATS[self._options.format](
+            redact=lambda text: _redact(text, variables), clean=paths.clean
+        )
+        relay = SessionRelay(parser, request)
+        try:
+            yield relay
+        finally:
+            relay.finish()
 
     def _variables(self) -> dict[str, str]:
         missing = [name for name in self._options.env if name not in os.environ]
@@ -166,9 +225,17 @@ class CommandRunner:
             )
         return {name: os.environ[name] for name in self._options.env}
 
-    def _run(self, request: Request, directory: Path, variables: Mapping[str, str]) -> Completed:
+    def _run(
+        self,
+        request: Request,
+        directory: Path,
+        read: Sequence[Path],
+        variables: Mapping[str, str],
+        relay: SessionRelay,
+    ) -> Completed:
         options = self._options
         env = clean_environment(directory.parent, variables)
+        is_plain, is_unheard = options.format == "text", isinstance(request.session, SilentSession)
         try:
             never = self._limits.confinement.never_read
             copy_home_files(options.home_files, Path(env["HOME"]), never)
@@ -179,7 +246,9 @@ class CommandRunner:
                 env=env,
                 limits=self._limits,
                 stdin=prompt_text(request.messages),
-                max_output_bytes=_LONGEST_ANSWER,
+                max_output_bytes=_LONGEST_ANSWER if is_plain else None,
+                read=read,
+                on_output=None if is_plain and is_unheard else relay.feed,
             )
         except ProgramMissing as error:
             raise self._error(str(error), cause="program_missing") from None
@@ -187,10 +256,9 @@ class CommandRunner:
             raise self._error(str(error), cause="not_confined") from None
 
     def _failure(
-        self, completed: Completed, variables: Mapping[str, str], paths: WorkerPaths
-    ) -> RunnerError:
+        self, completed: Completed, summary: SessionSummary, stderr: str, output: Output
+    ) -> CommandFailed:
         """Return the program's failure; not final, because another prompt may succeed."""
-        stderr = paths.clean(_redact(completed.stderr, variables))
         evidence = {
             "kind": "command_failed",
             "argv": list(self._options.argv),
@@ -198,18 +266,48 @@ class CommandRunner:
             "signal": completed.signal,
             "timed_out": completed.timed_out,
             "stderr_tail": stderr[-_STDERR_TAIL:],
-            "error": first_error(stderr),
+            "error": self._session_error(completed, summary) or first_error(stderr),
         }
+        if summary.error:
+            evidence["stdout_tail"] = summary.error[-_STDERR_TAIL:]
         reason = evidence["error"] or "nothing on stderr"
         message = f"{self._options.argv[0]} {_describe_exit(completed)}: {reason}"
-        if completed.is_confined and _MISSES_SOMETHING.search(stderr[-_STDERR_TAIL:]):
+        told = f"{stderr[-_STDERR_TAIL:]}\n{summary.error}"
+        if completed.is_confined and _MISSES_SOMETHING.search(told):
             message += f"; {_CONFINED}"
-        return RunnerError(message, evidence, final=False)
+        return CommandFailed(message, evidence, final=False, output=output)
 
-    def _says_out_of_credits(self, completed: Completed) -> bool:
-        """Whether its exit code says so. What it prints is never asked: it may quote anything."""
-        codes = self._options.out_of_credits_exit_codes
-        return not completed.timed_out and completed.exit_code in codes
+    def _session_error(self, completed: Completed, summary: SessionSummary) -> str:
+        """Return what the session says is wrong, or that it has no end, on one line."""
+        if summary.failed:
+            return " ".join(summary.error.split())[:_LONGEST_ERROR]
+        if completed.exit_code == 0 and summary.failed is None:
+            return (
+                f"it printed no result in the format {self._options.format};"
+                " correct `argv` or `format` of its profile if it never does"
+            )
+        return ""
+
+    def _raise_refusal(self, completed: Completed, summary: SessionSummary) -> None:
+        """Raise a fault if the program's provider refused it.
+
+        Only its exit code and structured codes of its events count. Texts may quote anything.
+        """
+        if completed.timed_out:
+            return
+        said = f"{self._options.argv[0]} {_describe_exit(completed)}"
+        if completed.exit_code in self._options.out_of_credits_exit_codes:
+            raise OutOfCredits(f"{said}: out of credits or quota", provider=self.provider)
+        if summary.refused is None:
+            return
+        until = summary.resets_at
+        fault = OutOfCredits if summary.refused == "credits" else TransportFault
+        raise fault(
+            f"{said}: {summary.code}: {summary.error[:_LONGEST_ERROR]}",
+            provider=self.provider,
+            retry_after=None if until is None else max(0.0, until - time.time()),
+            maybe_served=True,
+        )
 
     def check_here(self) -> None:
         """Raise VerifierError if the program cannot be started on this computer.

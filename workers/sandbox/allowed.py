@@ -24,7 +24,8 @@ def program_limits(settings: Settings) -> Limits:
             read=settings.sandbox_read,
             never=_never(settings),
             never_read=_never_read(settings),
-        )
+        ),
+        heartbeat_seconds=settings.lease,
     )
 
 

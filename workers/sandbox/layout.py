@@ -119,7 +119,7 @@ class AnswerLayout:
             write_tree(after, work)
             restored = Protection(workspace.protect).restore(work, before, may_add=True)
             if workspace.setup is not None:
-                trees.prepare(workspace, work)
+                trees.prepare(workspace, work, keep=output.commit == output.base)
             yield LaidOutAnswer(
                 work=work,
                 base=f"git:{base}",
@@ -133,7 +133,7 @@ class AnswerLayout:
         trees = git_trees(self.blobs)
         write_tree(trees.tree(workspace.git or "", base), into)
         if workspace.setup is not None:
-            trees.prepare(workspace, into)
+            trees.prepare(workspace, into, keep=True)
 
     def _apply_diff(self, work: Path, candidate: Candidate) -> tuple[str, ...]:
         """Apply the runner's edits and return the files that they touched."""

@@ -33,6 +33,9 @@ class Limits(ResourceLimits):
     """What one program may use, and how it is confined."""
 
     confinement: Confinement = STRICT
+    #: The program is ended when its worker shows no sign of life for so many seconds, because its
+    #: lease is lost then; None: only when the worker dies.
+    heartbeat_seconds: float | None = Field(default=None, gt=0)
 
     def reaching(self, network: tuple[str, ...]) -> Limits:
         """Return the limits of a program that may connect to these places only."""

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import selectors
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import IO
+
+from mulligan.tasks.jobs.verify import is_time_limit
+
+log = logging.getLogger(__name__)
+
+#: Gets the output of a program as it arrives.
+OutputListener = Callable[[bytes], None]
 
 _CHUNK = 65_536
 #: How often to check whether the program ended while a descendant keeps its output open.
@@ -19,15 +27,34 @@ _DRAIN_SECONDS = 1.0
 
 
 class CappedOutput:
-    """All bytes of a short stream, or the beginning and the end of a long one."""
+    """All bytes of a short stream, or the beginning and the end of a long one.
 
-    def __init__(self, limit: int) -> None:
+    The listener gets all of them. One that raises an error is not called again: the output is kept,
+    and the program goes on.
+    """
+
+    def __init__(self, limit: int, listener: OutputListener | None = None) -> None:
         self._half = max(1, limit // 2)
+        self._listener = listener
         self._head = bytearray()
         self._tail = bytearray()
         self._left_out = 0
 
     def add(self, data: bytes) -> None:
+        self._keep(data)
+        if data and self._listener is not None:
+            self._tell(self._listener, data)
+
+    def _tell(self, listener: OutputListener, data: bytes) -> None:
+        try:
+            listener(data)
+        except Exception as error:
+            if is_time_limit(error):  # of the worker, and not about the listener
+                raise
+            self._listener = None
+            log.exception("A program's output is no longer passed on while it runs.")
+
+    def _keep(self, data: bytes) -> None:
         room = self._half - len(self._head)
         if room > 0:
             self._head += data[:room]

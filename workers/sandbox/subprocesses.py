@@ -25,6 +25,7 @@ from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.confinement import Confinement
 from mulligan.workers.sandbox.hidden_process import hide_process
 from mulligan.workers.sandbox.isolation import Isolation, find_isolation
+from mulligan.workers.sandbox.life_pipe import LifePipe
 from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.network import open_network
 from mulligan.workers.sandbox.private import private_directory
@@ -34,7 +35,7 @@ from mulligan.workers.sandbox.programs import (
     find_program,
     require_interpreter,
 )
-from mulligan.workers.sandbox.streams import CappedOutput, pump
+from mulligan.workers.sandbox.streams import CappedOutput, OutputListener, pump
 from mulligan.workers.sandbox.surroundings import (
     LAUNCHER,
     PROGRAM_USER,
@@ -72,6 +73,9 @@ class Completed:
     stdout: str
     stderr: str
     elapsed: float
+    #: Whether it was ended because this process gave no sign of life for
+    #: ``Limits.heartbeat_seconds``. That says nothing about the program.
+    abandoned: bool = False
     #: How it was confined.
     layers: tuple[str, ...] = ()
     is_confined: bool = False
@@ -112,14 +116,17 @@ def run(
     max_output_bytes: int | None = None,
     pass_fds: Sequence[int] = (),
     read: Sequence[Path] = (),
+    on_output: OutputListener | None = None,
 ) -> Completed:
     """Run argv without a shell, and kill everything it started before returning.
 
     It can write to its directory and to HOME and TMPDIR of its environment, and read the system's
     programs, this Python, ``read``, its own file and those that the arguments name by their full
-    path. When it ends, at the deadline, or when this process is killed, its launcher kills it and
-    every descendant. Raise ProgramMissing if it cannot be started, and NotConfined if it cannot be
-    confined.
+    path. When it ends, at the deadline, or when this process is killed or frozen, its launcher
+    kills it and every descendant. ``on_output`` gets what it prints to stdout as it arrives. While
+    that works, the program goes on, but nothing else is read and no deadline ends it. Raise
+    ProgramMissing if it cannot be started, NotConfined if it cannot be confined, and CallCancelled
+    if nobody wants its result any more.
     """
     if not argv:
         raise ValueError("argv is empty")
@@ -129,13 +136,14 @@ def run(
     isolation = isolation_of(limits.confinement)
     around = _surroundings(argv, isolation, cwd, env, limits, read)
     cap = max_output_bytes if max_output_bytes is not None else limits.output_bytes
+    outputs = _Outputs(cap, on_output)
     network = open_network(limits.confinement, isolation.kind)
     if network is None:
-        return _run(argv, isolation, around, timeout, stdin, cap, pass_fds)
+        return _run(argv, isolation, around, timeout, stdin, outputs, pass_fds)
     with network.open():
         around = replace(around, hosts=network.hosts)
         inside = (*pass_fds, network.descriptor)
-        return _run(network.argv(argv), isolation, around, timeout, stdin, cap, inside)
+        return _run(network.argv(argv), isolation, around, timeout, stdin, outputs, inside)
 
 
 def _surroundings(
@@ -185,7 +193,8 @@ def _try(isolation: Isolation) -> str:
         around = Surroundings(cwd=work, env=env, limits=limits)
         argv = [sys.executable, "-I", "-S", "-c", "open('written', 'x'); print('confined')"]
         try:
-            done = _run(argv, isolation, around, _TRY_SECONDS, None, limits.output_bytes, ())
+            outputs = _Outputs(limits.output_bytes)
+            done = _run(argv, isolation, around, _TRY_SECONDS, None, outputs, ())
         except VerifierError as error:
             return str(error)
     if done.stdout == "confined\n":
@@ -195,13 +204,22 @@ def _try(isolation: Isolation) -> str:
     return (done.stderr.strip() or f"exit code {done.exit_code}").splitlines()[-1]
 
 
+class _Outputs:
+    """What a program prints, and what its launcher reports."""
+
+    def __init__(self, cap: int, on_output: OutputListener | None = None) -> None:
+        self.stdout = CappedOutput(cap, on_output)
+        self.stderr = CappedOutput(cap)
+        self.launcher = CappedOutput(1024)
+
+
 def _run(
     argv: Sequence[str],
     isolation: Isolation,
     around: Surroundings,
     timeout: float,
     stdin: str | bytes | None,
-    cap: int,
+    outputs: _Outputs,
     pass_fds: Sequence[int],
 ) -> Completed:
     # In a process namespace nothing outlives its first process, and there is nothing to find.
@@ -209,15 +227,20 @@ def _run(
     started = monotonic()
     with _started(argv, isolation, around, cookie, pass_fds) as (process, pipes):
         try:
-            with current().stopping(pipes.close_life):
-                outputs, timed_out = _watch(process, pipes.error, stdin, started + timeout, cap)
+            with current().stopping(pipes.life.close):
+                timed_out = _watch(process, pipes.error, stdin, started + timeout, outputs)
         finally:
-            pipes.close_life()
+            pipes.life.close()
             _kill_all(process, cookie)
-        out, err, launcher = outputs
-        _, _, exceeded = launcher.text.partition("limit:")
-    if launcher.text and not exceeded:
-        raise ProgramMissing(f"{argv[0]}: cannot be started: {launcher.text}")
+    said = outputs.launcher.text
+    before, _, exceeded = said.partition("limit:")
+    if said and not exceeded:
+        raise ProgramMissing(f"{argv[0]}: cannot be started: {said}")
+    abandoned = before.endswith("abandoned:")
+    if abandoned:
+        # The lease of this thread is lost, too. Without one, the caller decides.
+        current().cancel()
+        current().check()
     code = process.returncode
     if code is None or exceeded:  # also if the program had just ended by itself
         code = -signal.SIGKILL
@@ -225,9 +248,11 @@ def _run(
         exit_code=code if code >= 0 else None,
         signal=-code if code < 0 else None,
         timed_out=timed_out,
-        stdout=out.text,
-        stderr=err.text + (f"\nerror: stopped because it {exceeded}\n" if exceeded else ""),
+        stdout=outputs.stdout.text,
+        stderr=outputs.stderr.text
+        + (f"\nerror: stopped because it {exceeded}\n" if exceeded else ""),
         elapsed=monotonic() - started,
+        abandoned=abandoned,
         layers=isolation.layers,
         is_confined=isolation.kind != "none",
     )
@@ -236,27 +261,16 @@ def _run(
 class _Pipes:
     """This process's ends of the pipes to a launcher."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        self.life = LifePipe(limits.heartbeat_seconds)
         self.error, self.error_write = os.pipe()
-        self.life_read, self._life = os.pipe()
-        self._closing = threading.Lock()
 
     def close_launchers_ends(self) -> None:
         os.close(self.error_write)
-        os.close(self.life_read)
-
-    def close_life(self) -> None:
-        """Tell the launcher to end the program. If this process dies, the kernel does it.
-
-        Any thread may call it, any number of times.
-        """
-        with self._closing:
-            life, self._life = self._life, -1
-        if life >= 0:
-            os.close(life)
+        self.life.close_launchers_end()
 
     def close(self) -> None:
-        self.close_life()
+        self.life.close()
         os.close(self.error)
 
 
@@ -269,10 +283,11 @@ def _started(
     pass_fds: Sequence[int],
 ) -> Iterator[tuple[subprocess.Popen[bytes], _Pipes]]:
     """Start the program's launcher; yield it and the pipes to it."""
-    pipes = _Pipes()
-    config = launcher_config(isolation, around) | {
+    config = launcher_config(isolation, around)
+    pipes = _Pipes(around.limits)
+    config |= {
         "error_fd": pipes.error_write,
-        "life_fd": pipes.life_read,
+        "life_fd": pipes.life.launchers_end,
         "program_fds": list(pass_fds),
         "parent": os.getpid(),
     }
@@ -295,7 +310,7 @@ def _started(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
-                pass_fds=(pipes.error_write, pipes.life_read, *pass_fds),
+                pass_fds=(pipes.error_write, pipes.life.launchers_end, *pass_fds),
             )
         except (OSError, ValueError) as error:  # too long, or with a character that none can have
             why = _TOO_LONG if getattr(error, "errno", None) == errno.E2BIG else str(error)
@@ -318,21 +333,22 @@ def _watch(
     error_fd: int,
     stdin: str | bytes | None,
     deadline: float,
-    cap: int,
-) -> tuple[tuple[CappedOutput, CappedOutput, CappedOutput], bool]:
-    """Read until the program ends or the deadline passes; return the outputs and whether it did."""
+    outputs: _Outputs,
+) -> bool:
+    """Read until the program ends or the deadline passes; return whether it did."""
     assert process.stdin is not None  # noqa: S101 - tells mypy what PIPE means
     assert process.stdout is not None  # noqa: S101
     assert process.stderr is not None  # noqa: S101
-    outputs = CappedOutput(cap), CappedOutput(cap), CappedOutput(1024)
     data = stdin.encode("utf-8", "replace") if isinstance(stdin, str) else stdin or b""
     with selectors.DefaultSelector() as selector:
-        files = (process.stdout.fileno(), process.stderr.fileno(), error_fd)
-        streams = dict(zip(files, outputs, strict=True))
-        ended = pump(
+        streams = {
+            process.stdout.fileno(): outputs.stdout,
+            process.stderr.fileno(): outputs.stderr,
+            error_fd: outputs.launcher,
+        }
+        return not pump(
             selector, streams, process.stdin, data, deadline, lambda: has_exited(process.pid)
         )
-    return outputs, not ended
 
 
 def has_exited(pid: int) -> bool:

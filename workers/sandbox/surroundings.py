@@ -118,7 +118,10 @@ def launcher_config(isolation: Isolation, around: Surroundings) -> dict[str, Any
         calls = seccomp.build_filter(floor=floor, truncate=truncate, attributes=attributes)
     groups = control_groups.writable_groups() if isolation.kind != "none" else ()
     return {
-        "limits": around.limits.model_dump(exclude={"output_bytes", "confinement"}),
+        "limits": around.limits.model_dump(
+            exclude={"output_bytes", "confinement", "heartbeat_seconds"}
+        ),
+        "heartbeat": around.limits.heartbeat_seconds,
         "wrapper": _bubblewrap(around) if wrapped else None,
         "seccomp": calls or None,
         "landlock": floor,

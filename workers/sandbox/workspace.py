@@ -54,8 +54,11 @@ class GitTrees(Protocol):
     def changes(self, git: str, old: str, new: str) -> Sequence[FileChange]:
         """Return the files that differ between two commits."""
 
-    def prepare(self, workspace: Workspace, work: Path) -> None:
-        """Run the commands that prepare a checkout, or take what they made before."""
+    def prepare(self, workspace: Workspace, work: Path, *, keep: bool) -> None:
+        """Run the commands that prepare a checkout, or take what they made before.
+
+        ``keep``: whether what they make is kept for others. Not if an agent changed the checkout.
+        """
 
 
 def git_trees(blobs: BlobStore | None) -> GitTrees:
@@ -117,7 +120,7 @@ def private_copy(
         if workspace is not None:
             unpack(snapshot, directory)
             if workspace.setup is not None:
-                git_trees(blobs).prepare(workspace, directory)
+                git_trees(blobs).prepare(workspace, directory, keep=True)
         yield PrivateCopy(directory, snapshot)
 
 

@@ -6,7 +6,9 @@ tree what was expected, what is there and which lines are nearest.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar
@@ -21,7 +23,7 @@ from mulligan.policies.failures.failure import (
     VerificationResult,
     VerificationStatus,
 )
-from mulligan.policies.jobs.job import escapes
+from mulligan.policies.jobs.job import Output, Workspace, escapes
 from mulligan.policies.problem import spell_path
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.jobs.validation_errors import problem_of
@@ -30,8 +32,10 @@ from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, TooCostly, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.killable.pool import call_killable
+from mulligan.workers.sandbox.file_tree import write_tree
 from mulligan.workers.sandbox.limits import Limits
-from mulligan.workers.sandbox.workspace import private_copy
+from mulligan.workers.sandbox.private import private_directory
+from mulligan.workers.sandbox.workspace import git_trees, private_copy
 from mulligan.workers.verifiers.json_text import coercion_warnings, extraction_of
 
 _FENCE = re.compile(r"^```[\w-]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
@@ -89,8 +93,8 @@ class EditsPlan:
         if plan is None:
             evidence: dict[str, Json] = {"kind": FailureKind.SCHEMA_INVALID.value}
             return self._result(findings, evidence, warnings, 0.0, started)
-        with private_copy(candidate.workspace, self._blobs, root=self._root) as copy:
-            found = self._try_edits(plan, copy.directory)
+        with self._copy(candidate.workspace, candidate.output) as directory:
+            found = self._try_edits(plan, directory)
         refused = [index for index, finding in found.items() if finding.code != "no_op"]
         applied = len(plan.edits) - len(refused)
         evidence = {
@@ -101,6 +105,24 @@ class EditsPlan:
         }
         points = 100 * applied / len(plan.edits)
         return self._result(list(found.values()), evidence, warnings, points, started)
+
+    @contextlib.contextmanager
+    def _copy(self, workspace: Workspace, output: Output) -> Iterator[Path]:
+        """Make a private copy of what the plan was made for."""
+        if workspace.git is None or output.base is None:
+            with private_copy(workspace, self._blobs, root=self._root) as copy:
+                yield copy.directory
+            return
+        with private_directory(self._root) as work:
+            write_tree(git_trees(self._blobs).tree(workspace.git, output.base), work)
+            yield work
+
+    def apply(self, text: str, work: Path) -> None:
+        """Apply those edits of an answer that apply. ``verify`` says which do not."""
+        output = Output(text=text)
+        plan, _, _ = read_answer(Candidate(output=output, text=text))
+        if plan is not None:
+            self._try_edits(plan, work)
 
     def _try_edits(self, plan: EditPlan, work: Path) -> dict[int, Finding]:
         """Apply the edits in order and return the findings by the edit's index."""

@@ -113,8 +113,9 @@ class GitMerge:
     longest: ClassVar[float] = 300.0
 
     class Options(Value):
-        #: The indices of the verifiers that must pass before the work, too.
-        guards: tuple[int, ...] = ()
+        #: The indices of the verifiers of each role.
+        acceptance: tuple[int, ...] = ()
+        guard: tuple[int, ...] = ()
         already_done: Literal["skip", "refuse"] = "skip"
         #: A branch whose new commits are merged, too.
         sync: str | None = Field(default=None, min_length=1)

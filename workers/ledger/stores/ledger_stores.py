@@ -11,6 +11,7 @@ from mulligan.workers.ledger.stores.breakers import RedisBreakers
 from mulligan.workers.ledger.stores.bulk_actions import RedisBulkActions
 from mulligan.workers.ledger.stores.config_changes import ConfigChanges
 from mulligan.workers.ledger.stores.event_streams import EventStreams
+from mulligan.workers.ledger.stores.live_transcripts import LiveTranscripts
 from mulligan.workers.ledger.stores.periodic_turns import PeriodicTurns
 from mulligan.workers.ledger.stores.quarantine import Quarantine
 from mulligan.workers.ledger.stores.refused_submissions import RefusedSubmissions
@@ -45,6 +46,10 @@ class LedgerStores(Partitioned):
     @cached_property
     def event_streams(self) -> EventStreams:
         return EventStreams(self.calls, self.prefixes)
+
+    @cached_property
+    def live_transcripts(self) -> LiveTranscripts:
+        return LiveTranscripts(self.calls, prefix=self.settings.key_prefix)
 
     @cached_property
     def periodic_turns(self) -> PeriodicTurns:

@@ -1,9 +1,9 @@
 """Run a program confined, and end all it started: ``launcher CONFIG -- ARGV…``.
 
-The launcher stays as the program's parent. When the program ends, or the worker that wants it ends
-or closes ``life_fd``, it kills the program's process group and every descendant, also those in
-sessions of their own: on Linux, a process whose parent dies becomes the launcher's child. Elsewhere
-only the group is killed.
+The launcher stays as the program's parent. When the program ends, or the worker that wants it ends,
+closes ``life_fd`` or writes nothing to it for ``heartbeat`` seconds, it kills the program's process
+group and every descendant, also those in sessions of their own: on Linux, a process whose parent
+dies becomes the launcher's child. Elsewhere only the group is killed.
 
 It is a separate program because it must outlive a worker that is killed, and because
 ``preexec_fn`` is unsafe in a process with threads. CONFIG is a marshalled dictionary in hexadecimal
@@ -12,7 +12,8 @@ digits, with these fields:
 - ``limits``: ``cpu_seconds``, ``memory_bytes``, ``file_bytes``, ``open_files``, ``processes``,
   ``total_memory_bytes`` and ``disk_bytes``, each a number or None
 - ``error_fd``: where a failed start and an exceeded limit are reported
-- ``life_fd``: a pipe whose other end the worker holds
+- ``life_fd``: a pipe whose other end the worker holds, and to which it writes
+- ``heartbeat``: the seconds without a byte there after which the worker counts as frozen, or None
 - ``program_fds``: files for the program
 - ``parent``: the worker's pid
 - ``wrapper``: the arguments of bubblewrap, or None
@@ -53,8 +54,8 @@ _LIMITS = {
     "open_files": resource.RLIMIT_NOFILE,
     "processes": resource.RLIMIT_NPROC,
 }
-#: Seconds between two looks at the parent, in case a fork of the worker holds the pipe open, and
-#: at what the program uses.
+#: Seconds between two looks at the worker, in case a fork of it holds the pipe open, and at what
+#: the program uses.
 _LOOK_SECONDS = 0.5
 #: Longer than a worker waits for it: what a storm of processes left is still ended.
 _KILL_SECONDS = 120.0
@@ -82,7 +83,8 @@ def main() -> None:
     # Whoever reads these must notice that the program has closed them.
     for fd in (0, 1, 2, *config["program_fds"]):
         os.close(fd)
-    exceeded = _wait(program, config, child_ended)
+    worker = Worker(config["life_fd"], config["parent"], config["heartbeat"])
+    exceeded = _wait(program, config, worker, child_ended)
     usage.stop_growth(groups)
     status = _kill_all(program, groups)
     # A program may have exceeded a limit after the last look.
@@ -91,8 +93,10 @@ def main() -> None:
         exceeded = exceeded or usage.too_much_memory(limits)
     usage.remove_groups(groups)
     files = usage.look_at_files(limits, config["write"])
-    exceeded = exceeded or _exceeded(files, config)
-    if exceeded:
+    exceeded = exceeded or _exceeded(files, worker)
+    if worker.silent:
+        os.write(config["error_fd"], f"abandoned:limit:{worker.silent}".encode())
+    elif exceeded:
         os.write(config["error_fd"], f"limit:{exceeded}".encode())
     _exit_like(status, wrapped=config["wrapper"] is not None)
 
@@ -176,29 +180,56 @@ def _limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
-def _wait(program: int, config: Any, child_ended: int) -> str:
+class Worker:
+    """The worker that wants the program, as far as the launcher can know."""
+
+    def __init__(self, life: int, pid: int, heartbeat: float | None) -> None:
+        self._life, self._pid, self._heartbeat = life, pid, heartbeat
+        self._looked = self._heard = time.monotonic()
+        #: What to report if it has given no sign of life for too long.
+        self.silent = ""
+
+    def wants_it(self) -> bool:
+        """Return whether the worker lives, runs, and has not closed its end of the pipe."""
+        if _readable([self._life], 0):
+            if not os.read(self._life, 4096):
+                return False
+            self._heard = time.monotonic()
+        return os.getppid() == self._pid and not self._is_silent()
+
+    def _is_silent(self) -> bool:
+        if self._heartbeat is None:
+            return False
+        now = time.monotonic()
+        # A launcher that did not run either says nothing about the worker: all of the computer or
+        # of the container was stopped.
+        if now - self._looked > max(4 * _LOOK_SECONDS, self._heartbeat / 4):
+            self._heard = now
+        self._looked = now
+        if now - self._heard > self._heartbeat:
+            self.silent = f"heard nothing from its worker for {self._heartbeat:g} s"
+        return bool(self.silent)
+
+
+def _wait(program: int, config: Any, worker: Worker, child_ended: int) -> str:
     """Return when the program has ended, the worker no longer wants it, or it uses too much.
 
     Return which limit it exceeds, if any.
     """
     events, look_at = [config["life_fd"], child_ended], time.monotonic() + _LOOK_SECONDS
-    while not _has_ended(program) and _is_wanted(config):
-        if child_ended in _readable(events, max(0.0, look_at - time.monotonic())):
+    while not _has_ended(program) and worker.wants_it():
+        pause = min(_LOOK_SECONDS, look_at - time.monotonic())
+        if child_ended in _readable(events, max(0.0, pause)):
             os.read(child_ended, 4096)
         if time.monotonic() >= look_at:
             started = time.monotonic()
-            exceeded = _exceeded(usage.look(config["limits"], config["write"]), config)
+            exceeded = _exceeded(usage.look(config["limits"], config["write"]), worker)
             if exceeded:
                 return exceeded
             # A tree that takes long to look at is looked at less often.
             now = time.monotonic()
             look_at = now + max(_LOOK_SECONDS, 2 * (now - started))
     return ""
-
-
-def _is_wanted(config: Any) -> bool:
-    """Return whether the worker lives and has not closed its end of the pipe."""
-    return not _readable([config["life_fd"]], 0) and os.getppid() == config["parent"]
 
 
 def _readable(files: list[int], seconds: float) -> list[int]:
@@ -209,10 +240,10 @@ def _readable(files: list[int], seconds: float) -> list[int]:
     return [fd for fd, _ in waiting.poll(seconds * 1000)]
 
 
-def _exceeded(look: Iterable[str], config: Any) -> str:
+def _exceeded(look: Iterable[str], worker: Worker) -> str:
     """Return which limit a look finds exceeded; it ends early if the worker waits no longer."""
     for exceeded in look:
-        if exceeded or not _is_wanted(config):
+        if exceeded or not worker.wants_it():
             return exceeded
     return ""
 

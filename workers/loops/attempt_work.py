@@ -1,0 +1,164 @@
+"""The work of an attempt in a repository: a private checkout, an agent in it, and nothing lost.
+
+However the agent ends, what it did and what it said is saved before anything else happens. While it
+works, it is saved now and then, so that losing the host costs no more than that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from mulligan.policies.jobs.job import Output, Workspace
+from mulligan.tasks.ports.cancellation import current
+from mulligan.tasks.ports.errors import (
+    BadInput,
+    RepositoryUnavailable,
+    RunnerError,
+)
+from mulligan.tasks.ports.ledger import Entry
+from mulligan.tasks.ports.runners import Request, Runner
+from mulligan.workers.loops.workspace_trees import WorkspaceTrees
+from mulligan.workers.repositories.checkouts import AttemptCheckout
+from mulligan.workers.runners.sessions.transcript import Transcript
+from mulligan.workers.sandbox.workspace import place_answer
+from mulligan.workers.verifiers.edits_plan import EditsPlan
+
+log = logging.getLogger(__name__)
+
+#: Seconds to wait for a repository that is away when an attempt ends, and between two tries.
+_PATIENCE = 600.0
+_PAUSE = 5.0
+
+
+class AgentRunner(Protocol):
+    """A runner that works in a directory."""
+
+    def work_in(self, request: Request, directory: Path, read: Sequence[Path]) -> Output:
+        """Work there, and raise as ``answer`` does. ``read``: what else it must be able to read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptWork:
+    """Asks runners, in a checkout if the work is for the branch of a loop."""
+
+    trees: WorkspaceTrees
+    save_interval: float
+    #: Shows the last lines of a transcript to those who watch: job, attempt, lines.
+    show: Callable[[str, int, Sequence[str]], None] = lambda _job, _attempt, _lines: None
+    #: Called at named steps, where crash tests kill a process.
+    step: Callable[[str, Entry], None] = lambda _name, _entry: None
+
+    def answer(self, runner: Runner, request: Request) -> Output:
+        """Ask a runner. What it leaves in its checkout is part of its answer."""
+        space = request.workspace
+        if space is None or space.branch is None:
+            return runner.answer(request)
+        works_there = hasattr(runner, "work_in")
+        repository = self.trees.repositories.open(space.git or "")
+        transcript = Transcript(
+            clock=time.time,
+            tail=lambda lines: self.show(request.job_id, request.attempt, lines),
+        )
+        with self.trees.checkouts.attempt(
+            repository,
+            branch=space.branch,
+            start=space.ref,
+            loop=request.loop,
+            item=request.item,
+            attempt=request.attempt,
+            token=request.token,
+            # A text replaces the one before: only an agent goes on with what is there.
+            kept=request.kept if works_there else None,
+        ) as checkout:
+            self._step("cloned", request)
+            self.trees.prepare(space, checkout.directory, keep=checkout.kept is None)
+            began = checkout.save()
+            asked = replace(request, session=transcript)
+            with self._saving(checkout, transcript):
+                output, error = _ask(runner, asked, checkout, space)
+            commit = self._save_at_last(checkout, transcript)
+            self._step("saved", request)
+            if error is not None and (commit == began or not _may_be_verified(error)):
+                raise error
+            return output.model_copy(
+                update={
+                    "commit": commit or checkout.base,
+                    "base": checkout.base,
+                    "ended": str(error) if error is not None else None,
+                }
+            )
+
+    def _step(self, name: str, request: Request) -> None:
+        self.step(name, Entry("attempt", request.job_id, request.attempt))
+
+    @contextmanager
+    def _saving(self, checkout: AttemptCheckout, transcript: Transcript) -> Iterator[None]:
+        """Save the work now and then, in a thread of its own."""
+        ended = threading.Event()
+
+        def save() -> None:
+            while not ended.wait(self.save_interval):
+                try:
+                    checkout.save(transcript.files())
+                except (RepositoryUnavailable, BadInput) as error:
+                    log.warning("The work of %s cannot be saved now: %s", checkout.directory, error)
+
+        thread = threading.Thread(target=save, name="save work", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _save_at_last(self, checkout: AttemptCheckout, transcript: Transcript) -> str | None:
+        """Save the work of an attempt that has ended. A repository that is away is waited for."""
+        until = time.monotonic() + _PATIENCE
+        transcript.close()
+        while True:
+            try:
+                return checkout.save(transcript.files())
+            except BadInput as error:
+                raise RunnerError(
+                    f"the work cannot be saved: {error}",
+                    {"kind": "command_failed", "class": "work_refused"},
+                    final=False,
+                ) from error
+            except RepositoryUnavailable:
+                if time.monotonic() > until or current().cancelled:
+                    raise
+                time.sleep(_PAUSE)
+
+
+def _may_be_verified(error: Exception) -> bool:
+    """Whether work is verified although the agent did not end well: only verifiers decide.
+
+    Not if nobody wants it any more, or the same attempt is tried again.
+    """
+    return isinstance(error, RunnerError) and not error.final
+
+
+def _ask(
+    runner: Runner, request: Request, checkout: AttemptCheckout, space: Workspace
+) -> tuple[Output, Exception | None]:
+    """Return the answer, or the error with what is known of the answer."""
+    try:
+        work_in: Callable[..., Output] | None = getattr(runner, "work_in", None)
+        if work_in is not None:
+            return work_in(request, checkout.directory, checkout.readable), None
+        output = runner.answer(request)
+        if space.edits:
+            EditsPlan(EditsPlan.Options()).apply(output.text, checkout.directory)
+        else:
+            place_answer(checkout.directory, space, output.text)
+    except Exception as error:  # whatever it is, what was done is saved first
+        said = error.output if isinstance(error, RunnerError) else None
+        return said or Output(text=""), error
+    return output, None
