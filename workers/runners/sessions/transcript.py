@@ -12,7 +12,7 @@ import logging
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from mulligan.policies.jobs.job import joined_surrogates
@@ -241,10 +241,15 @@ class _TailThread:
 def read_transcript(files: Mapping[str, bytes]) -> Iterator[dict[str, Json]]:
     """Yield the lines of a transcript in their order, except for damaged ones."""
     for name in sorted(filter(_FILE_NAME.fullmatch, files)):
-        for line in files[name].split(b"\n"):
-            found = parse_object(line.decode("utf-8", "replace"))
-            if found is not None:
-                yield found
+        yield from read_lines(files[name].decode("utf-8", "replace").split("\n"))
+
+
+def read_lines(lines: Iterable[str]) -> Iterator[dict[str, Json]]:
+    """Yield the events of some lines, except for damaged ones."""
+    for line in lines:
+        found = parse_object(line)
+        if found is not None and isinstance(found.get("seq"), int):
+            yield found
 
 
 def _line(event: SessionEvent, seq: int, at: float) -> str:
