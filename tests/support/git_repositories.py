@@ -73,7 +73,7 @@ class UserRepository:
             **files,
             **{str(path): path.read_bytes() for path in names},
             "hooks": " ".join(sorted(p.name for p in (inside / "hooks").iterdir())),
-            "status": self.git("status", "--porcelain"),
+            "status": self.git("--no-optional-locks", "status", "--porcelain"),
             "branches": self.git("for-each-ref", "refs/heads/main", "refs/tags"),
         }
 

@@ -99,9 +99,11 @@ class AttemptCheckout:
             new: dict[str, str] = {}
             if tree not in (self._base_tree, self._saved_tree):
                 message = f"Attempt {self._name.attempt} of {self._name.item}\n"
+                message += self._name.trailer
                 new[self._name.work_ref] = self._store.commit(tree, [self.base], message)
             if transcript and digest != self._saved_digest:
                 message = f"Transcript of attempt {self._name.attempt} of {self._name.item}\n"
+                message += self._name.trailer
                 files = self._store.tree_of_files(transcript)
                 new[self._name.transcript_ref] = self._store.commit(files, [], message)
             if new:
@@ -143,6 +145,7 @@ class Checkouts:
         item: str,
         attempt: int,
         token: str,
+        job: str = "",
         kept: str | None = None,
     ) -> Iterator[AttemptCheckout]:
         """Make a private clone for an attempt, and remove it afterwards.
@@ -150,7 +153,7 @@ class Checkouts:
         ``branch`` is made at ``start`` if it does not exist. ``kept``: saved work to continue.
         Without it, work that was saved for the same attempt is continued: its worker died.
         """
-        name = AttemptName(loop=loop, item=item, attempt=attempt, token=token)
+        name = AttemptName(loop=loop, item=item, attempt=attempt, token=token, job=job)
         with repository.using():
             begun = _begin(repository, name, branch=branch, start=start, kept=kept)
             with private_directory(self._root) as work:

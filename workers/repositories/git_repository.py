@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.tasks.ports.repositories import (
+    ATTEMPT_TRAILER,
     BranchCommit,
     Fence,
     FileChange,
@@ -25,9 +26,11 @@ from mulligan.workers.repositories.merge_tree import merge_commits, merge_on_bas
 from mulligan.workers.repositories.ref_names import (
     OURS,
     AttemptName,
+    attempts_below,
     branch_ref,
     fence_ref,
     is_ref,
+    transcripts_below,
 )
 
 _ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -90,7 +93,16 @@ class GitRepository(abc.ABC):
     def checked_out(self, branch: str) -> str | None: ...
 
     @abc.abstractmethod
-    def saved(self, loop: str, item: str | None = None) -> Sequence[SavedWork]: ...
+    def _below(self, start: str) -> dict[str, str]:
+        """Return the references that begin so, with their commits, which are here then."""
+
+    def saved(self, loop: str, item: str | None = None) -> Sequence[SavedWork]:
+        return self._dated(self._below(attempts_below(loop, item)))
+
+    def transcript(self, loop: str, item: str, attempt: str) -> dict[str, bytes]:
+        found = self._dated(self._below(transcripts_below(loop, item)))
+        newest = [each.commit for each in found if each.attempt == attempt][-1:]
+        return object_reading.files_of(self.objects, newest[0]) if newest else {}
 
     @abc.abstractmethod
     def tips(self, refs: Sequence[str]) -> dict[str, str]:
@@ -249,7 +261,9 @@ class GitRepository(abc.ABC):
         found = [
             each.commit
             for each in self.saved(name.loop, name.item)
-            if (of := AttemptName.from_ref(each.ref)) is not None and of.attempt == name.attempt
+            if (of := AttemptName.from_ref(each.ref)) is not None
+            and of.attempt == name.attempt
+            and each.attempt == (f"{name.job}/{name.attempt}" if name.job else "")
         ]
         return found[-1] if found else None
 
@@ -270,12 +284,19 @@ class GitRepository(abc.ABC):
         if not found:
             return []
         ids = "".join(f"{each}\n" for each in dict.fromkeys(found.values()))
-        options = ["--no-walk=unsorted", "--stdin", "--format=%H %ct", "--no-show-signature"]
-        lines = self.objects.read("log", *options, stdin=ids.encode()).lines
-        dates = {commit: float(at) for commit, at in map(str.split, lines)}
-        works = [
-            SavedWork(ref=ref, commit=commit, at=dates[commit]) for ref, commit in found.items()
-        ]
+        known = {each.commit: each for each in object_reading.commits(self.objects, ids)}
+        works = []
+        for ref, commit in found.items():
+            name, about = AttemptName.from_ref(ref), known[commit]
+            works.append(
+                SavedWork(
+                    ref=ref,
+                    commit=commit,
+                    at=about.at,
+                    item="" if name is None else name.item,
+                    attempt=about.trailers.get(ATTEMPT_TRAILER, ""),
+                )
+            )
         return sorted(works, key=lambda work: (work.at, _attempt_of(work.ref), work.ref))
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO, cast
 
 from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
-from mulligan.tasks.ports.repositories import SavedWork
 from mulligan.workers.repositories.git_command import TIMEOUT_SECONDS, Git, GitUser
 from mulligan.workers.repositories.git_directory import (
     ObjectFormat,
@@ -33,7 +32,7 @@ from mulligan.workers.repositories.git_repository import (
     is_abbreviated,
     is_id,
 )
-from mulligan.workers.repositories.ref_names import attempts_below, branch_ref, is_ref
+from mulligan.workers.repositories.ref_names import branch_ref, is_ref
 from mulligan.workers.sandbox.private import private_directory
 
 #: More objects than this become a pack instead of a file each.
@@ -178,10 +177,10 @@ class LocalRepository(GitRepository):
                 found[ref] = oid
         return found
 
-    def saved(self, loop: str, item: str | None = None) -> Sequence[SavedWork]:
-        options = ["--format=%(objectname) %(refname)", attempts_below(loop, item)]
+    def _below(self, start: str) -> dict[str, str]:
+        options = ["--format=%(objectname) %(refname)", start]
         lines = self._refs.read("for-each-ref", *options).lines
-        return self._dated({ref: oid for oid, _, ref in (line.partition(" ") for line in lines)})
+        return {ref: oid for oid, _, ref in (line.partition(" ") for line in lines)}
 
     def _write(self, moves: Sequence[RefMove], source: Git | None, known: Sequence[str]) -> None:
         if source is not None:

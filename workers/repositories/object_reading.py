@@ -54,6 +54,21 @@ def first_parents(git: Git, tip: str, until: str | None) -> list[BranchCommit]:
     return [_commit(record) for record in out.split(b"\0") if record.strip()]
 
 
+def commits(git: Git, ids: str) -> list[BranchCommit]:
+    """Return some commits, one id on each line."""
+    options = ["--no-walk=unsorted", "--stdin", "-z", f"--format={_FORMAT}"]
+    out = git.read("log", *options, "--no-show-signature", stdin=ids.encode()).out
+    return [_commit(record) for record in out.split(b"\0") if record.strip()]
+
+
+def files_of(git: Git, commit: str) -> dict[str, bytes]:
+    """Return the files of a small tree of our own."""
+    return {
+        path.decode("utf-8", "replace"): git.read("cat-file", "blob", oid).out
+        for path, _, oid in tree_entries(git, f"{commit}^{{tree}}")
+    }
+
+
 def _commit(record: bytes) -> BranchCommit:
     commit, tree, parents, at, message = record.decode("utf-8", "replace").split("\n", 4)
     return BranchCommit(

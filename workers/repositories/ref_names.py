@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.repositories import ATTEMPT_TRAILER
 
 OURS = "refs/mulligan/"
 ATTEMPTS = "refs/mulligan/attempts/"
@@ -24,6 +25,13 @@ class AttemptName:
     item: str
     attempt: int
     token: str
+    #: The job of the attempt: an item that runs again has another one. References do not name it.
+    job: str = ""
+
+    @property
+    def trailer(self) -> str:
+        """What the messages of its commits end with."""
+        return f"\n{ATTEMPT_TRAILER}: {self.job}/{self.attempt}\n" if self.job else ""
 
     @property
     def work_ref(self) -> str:
@@ -57,6 +65,11 @@ def attempts_below(loop: str, item: str | None = None) -> str:
     """Return what the references of a loop's or an item's attempts begin with."""
     below = "" if item is None else f"{quote_part(item)}/"
     return f"{ATTEMPTS}{quote_part(loop)}/{below}"
+
+
+def transcripts_below(loop: str, item: str) -> str:
+    """Return what the references of an item's transcripts begin with."""
+    return f"{TRANSCRIPTS}{quote_part(loop)}/{quote_part(item)}/"
 
 
 def fence_ref(loop: str) -> str:

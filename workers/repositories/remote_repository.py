@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from mulligan.tasks.ports.errors import RepositoryUnavailable
-from mulligan.tasks.ports.repositories import SavedWork
 from mulligan.workers.repositories.git_command import TIMEOUT_SECONDS, Git, GitResult, redact
 from mulligan.workers.repositories.git_directory import ObjectFormat
 from mulligan.workers.repositories.git_repository import (
@@ -18,7 +17,7 @@ from mulligan.workers.repositories.git_repository import (
 )
 from mulligan.workers.repositories.mirror import ALL_BRANCHES, Mirror
 from mulligan.workers.repositories.object_reading import present
-from mulligan.workers.repositories.ref_names import attempts_below, is_ref
+from mulligan.workers.repositories.ref_names import is_ref
 
 #: How often the references may move while they are fetched.
 _MOST_FETCHES = 5
@@ -99,14 +98,13 @@ class RemoteRepository(GitRepository):
         # Git also lists references that end like the wanted ones.
         return {ref: oid for ref, oid in found.items() if ref in set(refs)}
 
-    def saved(self, loop: str, item: str | None = None) -> Sequence[SavedWork]:
-        below = attempts_below(loop, item)
+    def _below(self, start: str) -> dict[str, str]:
         for _ in range(_MOST_FETCHES):
-            listed = self._mirror.remote_refs([f"{below}*"])
-            found = {ref: oid for ref, oid in listed.items() if ref.startswith(below)}
-            self._mirror.have(found, fetch=[f"+{below}*:{below}*"])
+            listed = self._mirror.remote_refs([f"{start}*"])
+            found = {ref: oid for ref, oid in listed.items() if ref.startswith(start)}
+            self._mirror.have(found, fetch=[f"+{start}*:{start}*"])
             if present(self.objects, found.values()).keys() >= set(found.values()):
-                return self._dated(found)
+                return found
         raise RepositoryUnavailable(f"{self.name}: saved work moves faster than it is fetched")
 
     # -- writing references ------------------------------------------------------------------------

@@ -43,10 +43,7 @@ class WorkStore:
         )
         self.directory, self._format = directory, object_format
         self.git = Git(name=name, directory=directory)
-        self._listing = replace(
-            self.git.having(GIT_INDEX_FILE=directory / "index"), timeout=LISTING_SECONDS
-        )
-        self._nested = self._listing.having(GIT_INDEX_FILE=directory / "index.none")
+        self._listing_seconds = LISTING_SECONDS
         self._start: Mapping[bytes, TreeEntry] = {}
         self._work: WorkTree | None = None
         self._start_tree = ""
@@ -114,7 +111,9 @@ class WorkStore:
         return found
 
     def _listed(self, directory: Path, below: bytes) -> Iterator[bytes]:
-        git = self._nested if below else self._listing
+        # Nothing is part of the start in a repository that the agent made.
+        index = self.directory / "index.none" if below else self.index
+        git = replace(self.git.having(GIT_INDEX_FILE=index), timeout=self._listing_seconds)
         place = directory / os.fsdecode(below)
         if below and not place.is_dir():
             return

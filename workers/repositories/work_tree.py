@@ -13,11 +13,11 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.workers.repositories import loose_objects
 from mulligan.workers.repositories.git_directory import ObjectFormat
 
@@ -32,6 +32,7 @@ _SAME_TIME_NS = 2_000_000_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CONTENT = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_SUCH = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_UNREADABLE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ENXIO, errno.ESTALE)
 #: Names that git refuses in a tree, because some file system takes them for `.git`.
 _LIKE_GIT = re.compile(rb"(?:\.git|git~1)[. ]*(?:[\\:].*)?", re.IGNORECASE | re.DOTALL)
 #: And those of links, because it is read.
@@ -149,7 +150,9 @@ class WorkTree:
         except OSError as error:
             if error.errno in _NO_SUCH and not is_submodule:
                 raise _Missing from None
-            raise _Kept from None
+            if error.errno in (*_NO_SUCH, *_UNREADABLE):
+                raise _Kept from None
+            raise
         raise _Missing  # a directory, a pipe, a socket or a device
 
     def _link(self, folder: int, name: bytes, known: set[str], counted: _Counted) -> TreeEntry:
@@ -159,7 +162,8 @@ class WorkTree:
         oid = loose_objects.blob_id(target, self.object_format)
         if oid not in known:
             counted.add(len(target))
-            loose_objects.write_blob(self.objects, target, self.object_format)
+            with _writing():
+                loose_objects.write_blob(self.objects, target, self.object_format)
         return TreeEntry(LINK, oid)
 
     def _file(
@@ -183,7 +187,8 @@ class WorkTree:
                 oid = loose_objects.blob_id(data, self.object_format)
                 if oid not in known:
                     counted.add(len(data))
-                    loose_objects.write_blob(self.objects, data, self.object_format)
+                    with _writing():
+                        loose_objects.write_blob(self.objects, data, self.object_format)
             else:
                 oid = self._large(descriptor, size, self.start.get(path), known, counted)
         entry = TreeEntry(mode, oid)
@@ -209,7 +214,8 @@ class WorkTree:
             if oid is not None and oid not in known:
                 counted.add(size)
                 file.seek(0)
-                oid = loose_objects.write_file(self.objects, file, size, self.object_format)
+                with _writing():
+                    oid = loose_objects.write_file(self.objects, file, size, self.object_format)
         if oid is None:  # it is being written
             raise _Kept
         return oid
@@ -246,6 +252,16 @@ class _Folders:
     def close(self) -> None:
         self._close_from(0)
         os.close(self._root)
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """An error of the worker's own disk says nothing about the agent's files."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise RepositoryUnavailable(f"the work cannot be saved: {why}") from error
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:
