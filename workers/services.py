@@ -51,6 +51,7 @@ from mulligan.workers.repositories.repositories import GitRepositories
 from mulligan.workers.repositories.setup_cache import SetupCache
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
+from mulligan.workers.runners.sessions.transcript import read_lines, read_transcript
 from mulligan.workers.sandbox.allowed import program_limits
 from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.settings.live_settings import LiveExemptTypes, LiveSettings
@@ -254,6 +255,10 @@ def _loop_context(
         worker_hosts=lambda: {
             beat.host for beat in ledger.beats.live(now=ledger.now()) if {*beat.queues} & _AT_WORK
         },
+        parse_transcript=read_transcript,
+        live_transcript=lambda job, attempt: read_lines(ledger.live_transcripts.tail(job, attempt)),
+        host=socket.gethostname(),
+        is_local_path=lambda name: name.startswith(("/", "~")),
         work_retention=settings.work_retention,
         step=step,
         up=lambda: is_up(settings.home) if settings.broker_url == embedded else None,

@@ -35,8 +35,14 @@ from mulligan.policies.suggestions import did_you_mean
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.loops.caps import current_caps
 from mulligan.tasks.loops.context import LoopContext
-from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, refuse
+from mulligan.tasks.ports.errors import (
+    BadInput,
+    LedgerUnavailable,
+    RepositoryUnavailable,
+    refuse,
+)
 from mulligan.tasks.ports.ledger import LoopReading, LoopWrite, Requester, Written
+from mulligan.tasks.ports.repositories import Repository
 
 _LONGEST_REASON = 200
 #: Tries of one change while others write.
@@ -79,8 +85,55 @@ def _workspace_problems(context: LoopContext, document: LoopDocument) -> list[Pr
     return [problem for problem in found if problem.path[:1] == ("workspace",)]
 
 
+def repository_problems(context: LoopContext, config: LoopConfig) -> list[Problem]:
+    """Find whether a loop's repository can be reached, and its branch be written. Contacts it."""
+    if config.repo is None:
+        return []
+    try:
+        repository = context.repository(config.repo)
+        found = [*_branch_problems(repository, config)]
+    except BadInput as error:
+        return [Problem.at("repo", str(error))]
+    except RepositoryUnavailable as error:
+        return [Problem.at("repo", f"cannot be reached: {error}")]
+    strangers = sorted({*context.worker_hosts()} - {context.host})
+    if strangers and context.is_local_path(config.repo):
+        message = (
+            f"{config.repo} is a path of {context.host}, but workers run on"
+            f" {', '.join(strangers[:3])}, too: use a URL that all of them reach, or a name of"
+            " [repositories] in each mulligan.toml"
+        )
+        found.append(Problem.at("repo", message))
+    others = [
+        each.name
+        for each in context.ledger.loops()
+        if each.name != config.name
+        and (each.config.repo, each.config.target) == (config.repo, config.target)
+    ]
+    if others:
+        message = f"{config.target} is the branch of the loop {others[0]}: name another one"
+        found.append(Problem.at("branch", message))
+    return found
+
+
+def _branch_problems(repository: Repository, config: LoopConfig) -> Iterator[Problem]:
+    if repository.resolve(config.base) is None:
+        yield Problem.at("base", f"{config.repo} has no branch, tag or commit {config.base!r}")
+    if folder := repository.checked_out(config.target):
+        message = (
+            f"{config.target} is checked out in {folder}: name another branch, or switch to"
+            " another one there"
+        )
+        yield Problem.at("branch", message)
+    if config.sync is not None and repository.resolve(config.sync) is None:
+        yield Problem.at("sync", f"{config.repo} has no branch {config.sync!r}")
+
+
 def check_item(context: LoopContext, config: LoopConfig, item: ItemSpec) -> list[Problem]:
     """Return every reason not to accept an item: those of its job, and a cost that is unknown."""
+    if config.repo is not None and item.workspace is not None:
+        message = "the items of a loop with a repository have no workspace of their own"
+        return [Problem.at("workspace", message, "not_allowed")]
     try:
         job = item_job(config, item)
     except ValueError as error:
@@ -111,6 +164,7 @@ def create_loop(
     ``owner``: the producer that creates it.
     """
     refuse(check_loop(context, document))
+    refuse(problem.below("loop") for problem in repository_problems(context, document.loop))
     packed = LoopDocument(
         loop=document.loop.model_copy(
             update={"workspace": _packed(context, document.loop.workspace), "specs": ()}

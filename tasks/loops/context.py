@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.policies.jobs.job import RunnerSpec
 from mulligan.policies.loops.spec import LoopConfig
+from mulligan.policies.value import Json
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.ledger import Ledger, Publication
 from mulligan.tasks.ports.repositories import Repository, no_repository
@@ -41,6 +42,12 @@ class LoopContext:
     run_delivery: Callable[[LoopConfig, str], str] = lambda _config, _commit: ""
     #: Returns the hosts of the workers that run and verify items.
     worker_hosts: Callable[[], Collection[str]] = tuple
+    #: The host of this process, and whether a repository is named by a path of it.
+    host: str = ""
+    is_local_path: Callable[[str], bool] = lambda _: False
+    #: Read the files of a transcript, and the last events of one that is being written.
+    parse_transcript: Callable[[Mapping[str, bytes]], Iterable[Mapping[str, Json]]] = lambda _: ()
+    live_transcript: Callable[[str, int], Iterable[Mapping[str, Json]]] = lambda _job, _attempt: ()
     #: Seconds for which the work of attempts is kept after their items have ended.
     work_retention: float = 14 * 86400.0
     #: Called at named steps, where crash tests kill a process.

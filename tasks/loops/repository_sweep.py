@@ -138,9 +138,8 @@ def forget_old_work(context: LoopContext, snapshot: LoopSnapshot) -> int:
     repository, now = repository_of(context, snapshot), context.ledger.now()
     old = []
     for saved in repository.saved(snapshot.loop.name):
-        item = saved.ref.split("/")[-2]
-        record = snapshot.record(item)
-        ended = snapshot.spec(item) is None or record.state in ("passed", "skipped")
+        record = snapshot.record(saved.item)
+        ended = snapshot.spec(saved.item) is None or record.state in ("passed", "skipped")
         since = max(saved.at, record.since if ended else now)
         if now - since > context.work_retention:
             old += [saved.ref, saved.ref.replace("/attempts/", "/transcripts/", 1)]

@@ -72,6 +72,9 @@ class SavedWork:
     ref: str
     commit: str
     at: float
+    item: str
+    #: As commits name it: the job and the number.
+    attempt: str
 
 
 class Repository(Protocol):
@@ -126,6 +129,9 @@ class Repository(Protocol):
 
     def saved(self, loop: str, item: str | None = None) -> Sequence[SavedWork]:
         """Return the work of attempts that is kept for a loop or an item, the oldest first."""
+
+    def transcript(self, loop: str, item: str, attempt: str) -> Mapping[str, bytes]:
+        """Return the files of the newest transcript of an attempt, named as in SavedWork."""
 
     def forget(self, refs: Sequence[str]) -> None:
         """Remove references below ``refs/mulligan/``."""

@@ -74,6 +74,7 @@ class AttemptWork:
             item=request.item,
             attempt=request.attempt,
             token=request.token,
+            job=request.job_id,
             # A text replaces the one before: only an agent goes on with what is there.
             kept=request.kept if works_there else None,
         ) as checkout:

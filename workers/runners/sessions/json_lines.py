@@ -53,7 +53,7 @@ class JsonLinesParser(ABC):
         self._lines = LineSplitter()
         self._names: dict[str, str] = {}
         self._answer = ""
-        self._told = 0
+        self._reported = 0
         self._model: str | None = None
         self._failed: bool | None = None
         self._error = ""
@@ -115,14 +115,14 @@ class JsonLinesParser(ABC):
 
     def _unknown(self, event: Mapping[str, Json]) -> SessionEvent:
         """Return a note about an event of a type that this release does not know."""
-        kind = _name(event.get("type")) or "?"
+        kind = self._name(event.get("type")) or "?"
         return self._note(
             f"event {kind}: {self._glimpse(_written(BoundedCopy(unchanged).of(event)))}"
         )
 
     def _action(self, name: Json, ref: Json, arguments: Json, text: str = "") -> SessionEvent:
         """Return an action and remember its name for its observation."""
-        name, ref = self._redact(_name(name)), self._redact(_name(ref))
+        name, ref = self._name(name), self._name(ref)
         if ref:
             self._names[ref] = name
             if len(self._names) > _MOST_OPEN:
@@ -134,7 +134,7 @@ class JsonLinesParser(ABC):
         )
 
     def _observation(self, ref: Json, text: str, *, failed: bool) -> SessionEvent:
-        ref = self._redact(_name(ref))
+        ref = self._name(ref)
         return SessionEvent(
             kind="observation",
             text=self._for_people(text),
@@ -145,13 +145,13 @@ class JsonLinesParser(ABC):
 
     def _is_open(self, ref: Json) -> bool:
         """Whether an action has no observation yet."""
-        return self._redact(_name(ref)) in self._names
+        return self._name(ref) in self._names
 
     def _used(self, **about: Json) -> Iterator[SessionEvent]:
         """Yield what was used so far, if that is more than before."""
         usage = self._usage()
-        if usage.total_tokens is not None and usage.total_tokens > self._told:
-            self._told = usage.total_tokens
+        if usage.total_tokens is not None and usage.total_tokens > self._reported:
+            self._reported = usage.total_tokens
             known = {name: value for name, value in about.items() if value is not None}
             yield SessionEvent(kind="usage", usage=usage, data=known)
 
@@ -169,8 +169,11 @@ class JsonLinesParser(ABC):
         self._error = self._for_people(text_in(error)) if failed else ""
 
     def _name_model(self, model: Json) -> None:
-        if name := self._redact(_name(model)):
+        if name := self._name(model):
             self._model = name
+
+    def _name(self, value: Json) -> str:
+        return self._redact(text_in(value))[:_LONGEST_NAME]
 
     def _for_people(self, text: str) -> str:
         return shorten(self._filtered(text), LONGEST_TEXT)
@@ -213,10 +216,6 @@ def _compared(arguments: Mapping[str, Json]) -> dict[str, Json]:
 def _subject(arguments: Mapping[str, Json]) -> str:
     found = (text_in(arguments.get(name)) for name in _SUBJECTS)
     return next((text for text in found if text), "")
-
-
-def _name(value: Json) -> str:
-    return text_in(value)[:_LONGEST_NAME]
 
 
 def _written(data: Json) -> str:
