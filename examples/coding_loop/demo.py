@@ -28,16 +28,16 @@ from rich.text import Text
 HERE = Path(__file__).resolve().parent
 #: The loop's own files. The repository is made from `project`.
 FILES = ("loop.yaml", "mulligan.toml", "agent.py", "specs", "solutions", "accounts")
-#: The account of the profile `trial` has no quota for so many seconds. A provider that is out of
-#: credits is tried again after 60 s.
-QUOTA_SECONDS = 20.0
+#: The account of the profile `trial` has a quota again so many seconds after the start of the loop.
+#: A provider that is out of credits is tried again after 60 s.
+QUOTA_SECONDS = 40.0
 #: What goes wrong at the first try without a mistake of the agent.
 CIRCUMSTANCES = {
     "SHOP-001": "Edit the same lines as SHOP-002 at the same time.",
     "SHOP-002": "Edit the same lines as SHOP-001 at the same time.",
     "SHOP-004": "Be out of credits.",
 }
-_TICK = 0.4
+_TICK = 0.6
 _ENDED = ("completed", "blocked", "stopped", "paused")
 
 
@@ -61,8 +61,6 @@ def prepare(folder: Path) -> None:
         source = HERE / name
         copy = shutil.copytree if source.is_dir() else shutil.copy
         copy(source, folder / name)
-    renewed_at = f"{time.time() + QUOTA_SECONDS:.0f}\n"
-    (folder / "accounts" / "trial").write_text(renewed_at, "utf-8")
     repository.make_repository(folder / "project")
 
 
@@ -157,6 +155,8 @@ def run(console: Console, folder: Path, *, timeout: float) -> bool:
 
 
 def run_loop(console: Console, fleet: Fleet, *, timeout: float) -> Progress:
+    renewed_at = f"{time.time() + QUOTA_SECONDS:.0f}\n"
+    (fleet.folder / "accounts" / "trial").write_text(renewed_at, "utf-8")
     fleet.run("loops", "create", ".", "--start")
     progress = Progress(fleet)
     follow(progress, console, timeout=timeout)

@@ -58,7 +58,7 @@ class Fleet:
             start_new_session=True,
         )
         Thread(target=self._read, daemon=True).start()
-        self._url = ""
+        self._client = httpx2.Client(timeout=30)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -71,7 +71,7 @@ class Fleet:
     @property
     def url(self) -> str:
         """The address of the console."""
-        return self._url
+        return str(self._client.base_url)
 
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
@@ -82,7 +82,7 @@ class Fleet:
         found = re.search(r"console +(http://\S+)", self.output)
         if found is None:
             raise FleetError(f"mulligan up names no console:\n{self.output}")
-        self._url = found[1]
+        self._client.base_url = httpx2.URL(found[1])
 
     def run(self, *argv: str) -> str:
         """Run a command of mulligan in the fleet's folder."""
@@ -104,7 +104,7 @@ class Fleet:
         """Ask the API. A console that restarts is asked again for a while."""
         for _ in range(40):
             with suppress(httpx2.TransportError):
-                answer = httpx2.get(f"{self._url}{path}", timeout=30)
+                answer = self._client.get(path)
                 if answer.is_success:
                     return answer.json()
                 if answer.status_code < 500:

@@ -1,4 +1,4 @@
-"""What works today must go on working: the guard of every item."""
+"""What works today must go on working: the guard of the items that touch it."""
 
 import io
 
