@@ -10,7 +10,7 @@ export UV_SYSTEM_CERTS := 1
 export UV_COMPILE_BYTECODE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo picture gallery screenshots test check browser servers bench chaos simulate clean
+.PHONY: setup demo demo-loop picture gallery screenshots test check browser servers bench chaos simulate clean
 
 setup: .venv/ready
 
@@ -27,6 +27,10 @@ setup: .venv/ready
 
 demo: setup
 	@$(BIN)/mulligan run examples/demo/jobs.yaml --show-repair --wait-cycles --always-zero
+
+# A loop of coding work on a git repository, with an agent that fails in the usual ways.
+demo-loop: setup
+	@$(BIN)/python examples/coding_loop/demo.py
 
 # The README's picture of the demo, light and dark.
 picture: setup

@@ -162,7 +162,12 @@ def build_services(
         commands={name: each.get("argv", ()) for name, each in settings.commands.items()},
     )
     blobs = BlobsAndTrees(blob_store(settings, ledger.calls), trees)
-    runners = RunnerRegistry(profiles=settings.runners, blobs=blobs, confinement=limits.confinement)
+    runners = RunnerRegistry(
+        profiles=settings.runners,
+        blobs=blobs,
+        confinement=limits.confinement,
+        heartbeat_seconds=limits.heartbeat_seconds,
+    )
     ledger.limit_providers(runners.ceilings)
     verifiers = VerifierRegistry(limits=limits, models=ContractModels(settings.model_modules))
     exempt = LiveExemptTypes(live)

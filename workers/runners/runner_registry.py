@@ -84,6 +84,8 @@ class RunnerRegistry:
     blobs: BlobStore | None = None
     #: What the programs of command runners may do.
     confinement: Confinement = STRICT
+    #: After how long the programs of a worker that does not move are ended.
+    heartbeat_seconds: float | None = None
     _built: OrderedDict[tuple[bool, str], Runner] = field(default_factory=OrderedDict, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
@@ -221,7 +223,12 @@ class RunnerRegistry:
             runner = _built_in(kind)
             if getattr(runner, "needs_blobs", False):
                 build = runner.from_options
-                return partial(build, blobs=self.blobs, confinement=self.confinement)
+                return partial(
+                    build,
+                    blobs=self.blobs,
+                    confinement=self.confinement,
+                    heartbeat_seconds=self.heartbeat_seconds,
+                )
             return runner.from_options
         plug_ins = _plug_ins()
         if kind in plug_ins:

@@ -72,7 +72,7 @@ def _release() -> str:
 
 #: The schema of this release. tests/repository/schemas holds a fingerprint of each one.
 CURRENT = StoredSchema(
-    number=4,
+    number=5,
     release=_release(),
     added={
         "Finding.example": 2,
@@ -90,5 +90,26 @@ CURRENT = StoredSchema(
         "RunnerSpec.command:read": 4,
         "RunnerSpec.command:home_files": 4,
         "VerifierSpec.command.subprocess:network": 4,
+        "Workspace.git": 5,
+        "Workspace.ref": 5,
+        "Workspace.commit": 5,
+        "Workspace.branch": 5,
+        "Workspace.setup": 5,
+        "Workspace.edits": 5,
+        "Setup.run": 5,
+        "Setup.cache": 5,
+        "Setup.key": 5,
+        "Setup.timeout": 5,
+        "Output.commit": 5,
+        "Output.base": 5,
+        "Output.ended": 5,
+        "AttemptPlan.kept": 5,
+        "AttemptPlan.kept_score": 5,
+        "AttemptPlan.conflicts": 5,
+        "VerifierSpec.git.merge:acceptance": 5,
+        "VerifierSpec.git.merge:guard": 5,
+        "VerifierSpec.git.merge:already_done": 5,
+        "VerifierSpec.git.merge:sync": 5,
+        "RunnerSpec.command:format": 5,
     },
 )

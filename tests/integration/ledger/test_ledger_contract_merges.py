@@ -1,0 +1,180 @@
+"""The merge of an attempt: the last verification, one at a time for each loop."""
+
+from __future__ import annotations
+
+import pytest
+from support.jobs import answer
+from support.ledger_scenario import Scenario
+from support.loops import LoopScenario, item
+from support.settlements import escalates, succeeds
+
+from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
+from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Finish, Publication
+
+PASSED = VerificationResult(status=VerificationStatus.PASS, verifier_id="json.object")
+MERGE = 1
+
+
+@pytest.fixture
+def loops(scenario: Scenario) -> LoopScenario:
+    return LoopScenario(scenario)
+
+
+def begin(loops: LoopScenario, name: str, *, loop: str = "alpha") -> list[Publication]:
+    """Store an answer of an item, and hand its attempt over to the merge."""
+    claim = loops.claim(name, name=loop)
+    loops.scenario.ledger.store_output(claim.lease, answer())
+    handed = hand_over(loops, claim)
+    assert not isinstance(handed, ClaimRefused), handed
+    return handed
+
+
+def hand_over(loops: LoopScenario, claim: Claim) -> list[Publication] | ClaimRefused:
+    return loops.scenario.ledger.begin_merge(claim.lease, {0: PASSED}, index=MERGE, priority=5)
+
+
+def merge_entry(loops: LoopScenario, name: str, *, loop: str = "alpha") -> Entry:
+    return Entry("verification", loops.item(name, loop).job_id, 1, MERGE)
+
+
+def claim_merge(loops: LoopScenario, name: str, *, loop: str = "alpha") -> Claim | ClaimRefused:
+    entry = merge_entry(loops, name, loop=loop)
+    return loops.scenario.ledger.claim_verification(entry, worker="merger")
+
+
+def finish(loops: LoopScenario, merge: Claim) -> list[Publication]:
+    """Store the merge's result, and settle the attempt."""
+    ledger = loops.scenario.ledger
+    last = ledger.store_result(merge.lease, PASSED, elapsed=0.1)
+    assert isinstance(last, Claim)
+    assert last.results == {0: PASSED, MERGE: PASSED}
+    return loops.settle(last, succeeds(last))
+
+
+def started(loops: LoopScenario, *names: str, loop: str = "alpha") -> None:
+    loops.create(*(item(name) for name in names), name=loop)
+    loops.plan(loop)
+
+
+def test_the_merge_is_handed_out_with_the_results_so_far(loops: LoopScenario) -> None:
+    started(loops, "a")
+    assert [each.entry for each in begin(loops, "a")] == [merge_entry(loops, "a")]
+    assert loops.refusal("a").reason == "verifying", "nobody runs the attempt meanwhile"
+    merge = claim_merge(loops, "a")
+    assert isinstance(merge, Claim)
+    assert merge.results == {0: PASSED}
+    finish(loops, merge)
+    assert loops.states() == {"a": "passed"}
+
+
+def test_a_repeated_call_hands_out_the_same(loops: LoopScenario) -> None:
+    started(loops, "a")
+    claim = loops.claim("a")
+    loops.scenario.ledger.store_output(claim.lease, answer())
+    first = hand_over(loops, claim)
+    assert hand_over(loops, claim) == first
+    assert isinstance(claim_merge(loops, "a"), Claim)
+
+
+def test_a_worker_whose_lease_is_lost_hands_out_nothing(loops: LoopScenario) -> None:
+    started(loops, "a")
+    claim = loops.claim("a")
+    loops.scenario.ledger.store_output(claim.lease, answer())
+    loops.scenario.expire_leases()
+    loops.claim("a")
+    assert hand_over(loops, claim) == ClaimRefused("lost")
+
+
+def test_a_job_that_has_ended_is_not_merged(loops: LoopScenario) -> None:
+    started(loops, "a")
+    claim = loops.claim("a")
+    loops.scenario.ledger.store_output(claim.lease, answer())
+    loops.scenario.ledger.cancel(claim.job_id)
+    assert hand_over(loops, claim) == ClaimRefused("finished")
+
+
+def test_one_merge_of_a_loop_at_a_time(loops: LoopScenario) -> None:
+    """Given a merge that runs, then the next one waits, and follows when it is settled."""
+    started(loops, "a", "b")
+    begin(loops, "a")
+    first = claim_merge(loops, "a")
+    assert isinstance(first, Claim)
+    assert begin(loops, "b") == [], "nothing is published only to wait"
+    assert claim_merge(loops, "b") == ClaimRefused("no_slot", "merge:alpha")
+    released = finish(loops, first)
+    assert merge_entry(loops, "b") in [each.entry for each in released]
+    second = claim_merge(loops, "b")
+    assert isinstance(second, Claim)
+    finish(loops, second)
+    assert loops.states() == {"a": "passed", "b": "passed"}
+
+
+def test_loops_do_not_wait_for_each_other(loops: LoopScenario) -> None:
+    started(loops, "a")
+    started(loops, "a", loop="beta")
+    begin(loops, "a")
+    begin(loops, "a", loop="beta")
+    assert isinstance(claim_merge(loops, "a"), Claim)
+    assert isinstance(claim_merge(loops, "a", loop="beta"), Claim)
+
+
+def test_the_place_of_a_lost_merger_is_free_again(loops: LoopScenario) -> None:
+    """Given a merger that dies, then its merge or another one can be claimed after its lease."""
+    started(loops, "a", "b")
+    begin(loops, "a")
+    lost = claim_merge(loops, "a")
+    begin(loops, "b")
+    assert isinstance(lost, Claim)
+    loops.scenario.expire_leases()
+    merges = [claim_merge(loops, name) for name in ("a", "b")]
+    taken = [each for each in merges if isinstance(each, Claim)]
+    assert len(taken) == 1, merges
+    finish(loops, taken[0])
+    loops.scenario.sweep()
+    rest = [claim_merge(loops, name) for name in ("a", "b")]
+    left = [each for each in rest if isinstance(each, Claim)]
+    assert len(left) == 1, rest
+    finish(loops, left[0])
+    assert loops.states() == {"a": "passed", "b": "passed"}
+    assert loops.scenario.ledger.store_result(lost.lease, PASSED, elapsed=0.1) == ClaimRefused(
+        "lost"
+    )
+
+
+def test_a_requeued_merge_leaves_its_place_to_others(loops: LoopScenario) -> None:
+    """Given a repository that is away, then the merges of others go on."""
+    started(loops, "a", "b")
+    begin(loops, "a")
+    first = claim_merge(loops, "a")
+    assert isinstance(first, Claim)
+    begin(loops, "b")
+    loops.scenario.ledger.requeue(first.lease, delay=10.0, detail="the repository is away")
+    assert isinstance(claim_merge(loops, "b"), Claim)
+    loops.scenario.advance(11)
+    assert claim_merge(loops, "a") == ClaimRefused("no_slot", "merge:alpha")
+
+
+def test_a_cancelled_merge_frees_its_place_when_its_worker_is_gone(loops: LoopScenario) -> None:
+    started(loops, "a", "b")
+    begin(loops, "a")
+    first = claim_merge(loops, "a")
+    assert isinstance(first, Claim)
+    begin(loops, "b")
+    loops.move("stop")
+    loops.scenario.expire_leases()
+    loops.scenario.sweep()
+    loops.move("start")
+    loops.plan()
+    begin(loops, "b")
+    assert isinstance(claim_merge(loops, "b"), Claim)
+
+
+def test_an_item_whose_work_was_done_before_is_skipped(loops: LoopScenario) -> None:
+    started(loops, "a")
+    loops.create(item("first"), item("next", "first"), name="beta")
+    loops.plan("beta")
+    claim = loops.claim("first", name="beta")
+    done = Finish(state="cancelled", reason="already_done")
+    loops.settle(claim, escalates(claim).__class__(**{**vars(escalates(claim)), "then": done}))
+    loops.plan("beta")
+    assert loops.states("beta") == {"first": "skipped", "next": "running"}
