@@ -26,7 +26,7 @@ from mulligan.tasks.ports.ledger import Entry
 from mulligan.tasks.ports.runners import Request, Runner
 from mulligan.workers.loops.workspace_trees import WorkspaceTrees
 from mulligan.workers.repositories.checkouts import AttemptCheckout
-from mulligan.workers.runners.sessions.transcript import Transcript
+from mulligan.workers.runners.sessions.transcript import TranscriptWriter
 from mulligan.workers.sandbox.workspace import place_answer
 from mulligan.workers.verifiers.edits_plan import EditsPlan
 
@@ -62,7 +62,7 @@ class AttemptWork:
             return runner.answer(request)
         works_there = hasattr(runner, "work_in")
         repository = self.trees.repositories.open(space.git or "")
-        transcript = Transcript(
+        transcript = TranscriptWriter(
             clock=time.time,
             tail=lambda lines: self.show(request.job_id, request.attempt, lines),
         )
@@ -100,7 +100,7 @@ class AttemptWork:
         self.step(name, Entry("attempt", request.job_id, request.attempt))
 
     @contextmanager
-    def _saving(self, checkout: AttemptCheckout, transcript: Transcript) -> Iterator[None]:
+    def _saving(self, checkout: AttemptCheckout, transcript: TranscriptWriter) -> Iterator[None]:
         """Save the work now and then, in a thread of its own."""
         ended = threading.Event()
 
@@ -119,7 +119,7 @@ class AttemptWork:
             ended.set()
             thread.join()
 
-    def _save_at_last(self, checkout: AttemptCheckout, transcript: Transcript) -> str | None:
+    def _save_at_last(self, checkout: AttemptCheckout, transcript: TranscriptWriter) -> str | None:
         """Save the work of an attempt that has ended. A repository that is away is waited for."""
         until = time.monotonic() + _PATIENCE
         transcript.close()

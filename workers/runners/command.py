@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -119,14 +118,6 @@ class CommandOptions(Value):
     format: FormatName = "text"
     #: Exit codes by which the program says that its credits or its quota are used up.
     out_of_credits_exit_codes: tuple[Annotated[int, Field(ge=1, le=255)], ...] = ()
-
-
-@dataclass
-class CommandFailed(RunnerError):
-    """The program failed."""
-
-    #: What it said and used until then.
-    output: Output | None = None
 
 
 class CommandRunner:
@@ -257,7 +248,7 @@ class CommandRunner:
 
     def _failure(
         self, completed: Completed, summary: SessionSummary, stderr: str, output: Output
-    ) -> CommandFailed:
+    ) -> RunnerError:
         """Return the program's failure; not final, because another prompt may succeed."""
         evidence = {
             "kind": "command_failed",
@@ -275,7 +266,7 @@ class CommandRunner:
         told = f"{stderr[-_STDERR_TAIL:]}\n{summary.error}"
         if completed.is_confined and _MISSES_SOMETHING.search(told):
             message += f"; {_CONFINED}"
-        return CommandFailed(message, evidence, final=False, output=output)
+        return RunnerError(message, evidence, final=False, output=output)
 
     def _session_error(self, completed: Completed, summary: SessionSummary) -> str:
         """Return what the session says is wrong, or that it has no end, on one line."""

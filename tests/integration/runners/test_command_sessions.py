@@ -19,7 +19,7 @@ from mulligan.tasks.ports.cancellation import Cancellation, cancelled_by
 from mulligan.tasks.ports.errors import CallCancelled, OutOfCredits, RunnerError, TransportFault
 from mulligan.tasks.ports.runners import Request
 from mulligan.tasks.ports.sessions import SessionEvent
-from mulligan.workers.runners.command import CommandFailed, CommandRunner
+from mulligan.workers.runners.command import CommandRunner
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.sandbox.private import private_directory
 
@@ -69,8 +69,8 @@ def recorded(name: str) -> str:
     return (RECORDED / f"{name}.jsonl").read_text("utf-8")
 
 
-def failure(runner: CommandRunner, asked: Request) -> CommandFailed:
-    with pytest.raises(CommandFailed) as caught:
+def failure(runner: CommandRunner, asked: Request) -> RunnerError:
+    with pytest.raises(RunnerError) as caught:
         runner.answer(asked)
     return caught.value
 

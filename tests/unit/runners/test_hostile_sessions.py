@@ -17,7 +17,7 @@ from mulligan.tasks.ports.sessions import EventKind, SessionEvent
 from mulligan.workers.runners.sessions.bounded_json import LONGEST_TEXT, BoundedCopy
 from mulligan.workers.runners.sessions.session_formats import SESSION_FORMATS, FormatName
 from mulligan.workers.runners.sessions.session_parser import SessionSummary, unchanged
-from mulligan.workers.runners.sessions.transcript import Transcript, read_transcript
+from mulligan.workers.runners.sessions.transcript import TranscriptWriter, read_transcript
 
 RECORDED = Path(__file__).resolve().parents[2] / "fixtures" / "agent_sessions"
 LINES = [line for path in sorted(RECORDED.iterdir()) for line in path.read_bytes().splitlines()]
@@ -145,7 +145,7 @@ def test_a_copy_of_data_is_small_and_can_be_stored(value: Any) -> None:
 @settings(max_examples=EXAMPLES)
 @given(text=HALVES, name=HALVES, data=st.dictionaries(HALVES, VALUES, max_size=3))
 def test_any_event_has_one_line_in_a_transcript(text: str, name: str, data: Any) -> None:
-    transcript = Transcript(clock=lambda: 1.0)
+    transcript = TranscriptWriter(clock=lambda: 1.0)
     transcript.emit(SessionEvent(kind="text", text=text, name=name, data=data))
     (line,) = read_transcript(transcript.files())
     assert line["seq"] == 1

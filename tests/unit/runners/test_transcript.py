@@ -16,7 +16,7 @@ from mulligan.tasks.ports.sessions import Session, SessionEvent
 from mulligan.workers.runners.sessions.transcript import (
     CHUNK_BYTES,
     MAX_BYTES,
-    Transcript,
+    TranscriptWriter,
     read_transcript,
 )
 
@@ -25,14 +25,14 @@ def said(text: str) -> SessionEvent:
     return SessionEvent(kind="text", text=text)
 
 
-def filled(events: int, size: int, **options: Any) -> Transcript:
-    transcript = Transcript(clock=lambda: 1.0, **options)
+def filled(events: int, size: int, **options: Any) -> TranscriptWriter:
+    transcript = TranscriptWriter(clock=lambda: 1.0, **options)
     for number in range(1, events + 1):
         transcript.emit(said(f"{number} ".ljust(size, "x")))
     return transcript
 
 
-def numbers(transcript: Transcript) -> list[int]:
+def numbers(transcript: TranscriptWriter) -> list[int]:
     lines = read_transcript(transcript.files())
     return [line["seq"] for line in lines if line["kind"] == "text"]
 
@@ -42,8 +42,8 @@ def numbers(transcript: Transcript) -> list[int]:
 
 def test_a_line_has_every_field_of_an_event() -> None:
     times = iter([1700000000.12345, 1700000001.0])
-    transcript: Session = Transcript(clock=lambda: next(times))
-    assert isinstance(transcript, Transcript)
+    transcript: Session = TranscriptWriter(clock=lambda: next(times))
+    assert isinstance(transcript, TranscriptWriter)
     transcript.emit(
         SessionEvent(
             kind="observation", name="Bash", text="grüße\n", ref="toolu_1", failed=True,
@@ -74,7 +74,7 @@ def test_a_line_has_every_field_of_an_event() -> None:
     ids=["long", "escaped", "much data", "no number", "no JSON", "half a pair"],
 )
 def test_any_event_becomes_a_short_line(event: SessionEvent) -> None:
-    transcript = Transcript(clock=lambda: 1.0)
+    transcript = TranscriptWriter(clock=lambda: 1.0)
     transcript.emit(event)
     (content,) = transcript.files().values()
     assert len(content) < 70_000
@@ -115,7 +115,7 @@ def test_what_has_not_changed_is_the_same_object() -> None:
 
 
 def test_an_empty_transcript_has_no_files() -> None:
-    assert Transcript(clock=lambda: 1.0).files() == {}
+    assert TranscriptWriter(clock=lambda: 1.0).files() == {}
 
 
 def test_a_large_transcript_keeps_its_beginning_and_its_newest_events() -> None:
@@ -140,7 +140,7 @@ def test_a_large_transcript_keeps_its_beginning_and_its_newest_events() -> None:
 
 
 def test_the_limit_holds_at_every_moment() -> None:
-    transcript = Transcript(clock=lambda: 1.0, max_bytes=100_000, chunk_bytes=8_000)
+    transcript = TranscriptWriter(clock=lambda: 1.0, max_bytes=100_000, chunk_bytes=8_000)
     before: dict[str, bytes] = {}
     for number in range(2000):
         transcript.emit(said("x" * (number % 700)))
@@ -160,7 +160,7 @@ def test_the_usual_limits() -> None:
 
 
 def test_threads_may_write_and_read_at_once() -> None:
-    transcript = Transcript(clock=lambda: 1.0, chunk_bytes=10_000)
+    transcript = TranscriptWriter(clock=lambda: 1.0, chunk_bytes=10_000)
 
     def write() -> None:
         for _ in range(300):
@@ -184,7 +184,7 @@ def test_new_lines_are_passed_on_once_a_second_and_at_the_end() -> None:
     def tail(lines: Sequence[str]) -> None:
         calls.append((time.monotonic(), list(lines)))
 
-    with Transcript(clock=lambda: 1.0, tail=tail) as transcript:
+    with TranscriptWriter(clock=lambda: 1.0, tail=tail) as transcript:
         for number in range(3):
             transcript.emit(said(str(number)))
         wait_for(lambda: calls, "the first lines")
@@ -201,7 +201,7 @@ def test_those_who_watch_never_hold_up_the_agent() -> None:
     def tail(_: Sequence[str]) -> None:
         release.wait(60)
 
-    transcript = Transcript(clock=lambda: 1.0, tail=tail)
+    transcript = TranscriptWriter(clock=lambda: 1.0, tail=tail)
     started = time.monotonic()
     for number in range(5000):
         transcript.emit(said(str(number)))
@@ -219,7 +219,7 @@ def test_an_error_of_those_who_watch_stays_with_them(caplog: pytest.LogCaptureFi
         calls.append(len(lines))
         raise ConnectionError("away")
 
-    transcript = Transcript(clock=lambda: 1.0, tail=tail)
+    transcript = TranscriptWriter(clock=lambda: 1.0, tail=tail)
     transcript.emit(said("one"))
     wait_for(lambda: calls, "the first call")
     transcript.emit(said("two"))

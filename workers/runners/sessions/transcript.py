@@ -44,7 +44,7 @@ _FILE_NAME = re.compile(r"[0-9]{6}\.jsonl")
 Tail = Callable[[Sequence[str]], None]
 
 
-class Transcript(Session):
+class TranscriptWriter(Session):
     """Collects events. All methods may be called from any thread."""
 
     def __init__(
