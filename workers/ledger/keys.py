@@ -93,6 +93,7 @@ mulligan:{fleet}:configured            zset    digests of the configuration by t
 mulligan:{fleet}:refused               zset    refused submissions by time, capped
 mulligan:{fleet}:refused:messages      zset    messages that no worker could read by time, capped
 mulligan:{fleet}:unfinished:<sha256>   zset    processes that began a message and did not end it
+mulligan:{fleet}:transcript:<job>:<n>   list    the last events of an attempt that runs; TTL 15 min
 mulligan:{fleet}:tokens                hash    id → an API token: its hash, role, tenant, expiry
 mulligan:{fleet}:session:<sha256>      string  a browser session: the id of its token
 ====================================== ======= ==================================================

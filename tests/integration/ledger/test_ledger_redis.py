@@ -370,6 +370,7 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
     scenario.ledger.refused_submissions.note([], id="1", origin="celery", raw={})
     scenario.ledger.refused_submissions.note_message(queue="q", reason="r", size=1, begins="x")
     scenario.ledger.unfinished_runs.begin("plan:a", process="host:1")
+    scenario.ledger.live_transcripts.add("job", 1, ['{"seq": 1}'])
     use_loops(scenario)
     found = stored_keys(redis_client)
     assert {re.sub(r"^mulligan:\{(\w+)\}:.*", r"\1", name) for name in found} == {"p00", "fleet"}
