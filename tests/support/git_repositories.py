@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from mulligan.workers.repositories.git_repository import GitRepository
@@ -32,6 +36,14 @@ def git(directory: Path, *arguments: str, stdin: bytes = b"") -> str:
     return done.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
 
 
+@cache
+def _template() -> Path:
+    """Return a repository with FILES that is removed when this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="template-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return UserRepository.make(folder / "user", dict(FILES)).path
+
+
 @dataclass(frozen=True)
 class UserRepository:
     """The repository of a user, with a working tree."""
@@ -42,8 +54,11 @@ class UserRepository:
     def make(
         cls, path: Path, files: Mapping[str, str | bytes] = FILES, *options: str
     ) -> UserRepository:
+        if files is FILES and not options:  # most tests: a copy is quicker
+            shutil.copytree(_template(), path)
+            return cls(path)
         path.mkdir(parents=True)
-        git(path, "init", "-q", "-b", "main", *options)
+        git(path, "init", "-q", "-b", "main", "--template=", *options)
         repository = cls(path)
         if files:
             repository.commit(files)
@@ -61,7 +76,8 @@ class UserRepository:
 
     def bare(self, path: Path) -> Path:
         """Make a bare copy."""
-        git(self.path, "clone", "-q", "--bare", str(self.path), str(path))
+        shutil.copytree(self.path / ".git", path)
+        git(path, "config", "core.bare", "true")
         return path
 
     def state(self) -> dict[str, bytes | str]:
@@ -72,10 +88,21 @@ class UserRepository:
         return {
             **files,
             **{str(path): path.read_bytes() for path in names},
-            "hooks": " ".join(sorted(p.name for p in (inside / "hooks").iterdir())),
+            "hooks": " ".join(sorted(p.name for p in inside.glob("hooks/*"))),
             "status": self.git("--no-optional-locks", "status", "--porcelain"),
             "branches": self.git("for-each-ref", "refs/heads/main", "refs/tags"),
         }
+
+
+def commit_on(repository: Path, parent: str, files: Mapping[str, str]) -> str:
+    """Make a commit with more files on top of another, without a branch."""
+    stream = "commit refs/tests/new\nmark :1\ncommitter u <u@localhost> 1700000000 +0000\n"
+    stream += f"data 4\nwork\nfrom {parent}\n"
+    for name, content in files.items():
+        stream += f"M 100644 inline {name}\ndata {len(content)}\n{content}\n"
+    stream += "\nget-mark :1\ndone\n"
+    options = ["--quiet", "--done", "--force"]
+    return git(repository, "fast-import", *options, stdin=stream.encode())
 
 
 def write(directory: Path, files: Mapping[str, str | bytes | None]) -> None:

@@ -30,6 +30,7 @@ class _Start:
     """What an attempt begins with."""
 
     base: str
+    base_tree: str
     tree: str
     kept: str | None = None
     conflicts: tuple[FileConflict, ...] = ()
@@ -63,7 +64,7 @@ class AttemptCheckout:
         self._saved_digest: bytes | None = None
         #: What the references of the attempt are, as far as this process knows.
         self._refs: dict[str, str] = {}
-        self._base_tree = repository.tree_of(self.base)
+        self._base_tree = start.base_tree
         self._fill(start.tree)
 
     def _fill(self, tree: str) -> None:
@@ -204,10 +205,13 @@ def _begin(
         # On another host. Saved work is fetched by its reference.
         repository.saved(name.loop, name.item)
         kept = kept if repository.has(kept) else None
+    tree = repository.tree_of(base)
     if kept is None:
-        return _Start(base=base, tree=repository.tree_of(base))
+        return _Start(base=base, base_tree=tree, tree=tree)
     merged = repository.merge(base, kept)
-    return _Start(base=base, tree=merged.tree, kept=kept, conflicts=merged.conflicts)
+    return _Start(
+        base=base, base_tree=tree, tree=merged.tree, kept=kept, conflicts=merged.conflicts
+    )
 
 
 def _digest(files: Mapping[str, bytes]) -> bytes:

@@ -202,6 +202,10 @@ class GitRepository(abc.ABC):
     # -- objects -----------------------------------------------------------------------------------
 
     def tree_of(self, commit: str) -> str:
+        if is_id(commit):
+            result = self.objects.run("rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}")
+            if result.code == 0:
+                return result.text
         self.require(commit)
         return self.objects.read("rev-parse", "--verify", f"{commit}^{{tree}}").text
 
@@ -272,10 +276,10 @@ class GitRepository(abc.ABC):
         return self.tips([ref]).get(ref)
 
     def _is_ancestor(self, commit: str, tip: str) -> bool:
-        if not self.has(commit):
+        if not is_id(commit):
             return False
         result = self.objects.run("merge-base", "--is-ancestor", commit, tip)
-        if result.code not in (0, 1):
+        if result.code not in (0, 1) and self.has(commit):
             raise self.objects.failed("merge-base", result)
         return result.code == 0
 

@@ -93,20 +93,22 @@ class Mirror:
             found[ref] = oid
         return found
 
-    def have(self, refs: dict[str, str], *, fetch: Sequence[str] = ()) -> None:
-        """Fetch those references whose objects are not here.
+    def have(self, refs: dict[str, str], *, fetch: Sequence[str] = ()) -> bool:
+        """Fetch those references whose objects are not here; return whether all are now.
 
-        ``fetch``: what to fetch if any is missing, instead of these references alone.
+        They are not if a reference moved in between. ``fetch``: what to fetch if any is missing,
+        instead of these references alone.
         """
         with self.using():
             if not self._missing(refs):
-                return
+                return True
             with exclusive_lock(self._fetching, wait=self._timeout):
                 missing = self._missing(refs)
                 if missing and fetch:
                     self._fetch(fetch)
                 elif missing:
                     self._fetch_each(missing)
+            return not self._missing(refs)
 
     def _fetch_each(self, refs: Sequence[str]) -> None:
         refspecs = [f"+{ref}:{_kept_as(ref)}" for ref in refs]
@@ -126,6 +128,8 @@ class Mirror:
             raise self.objects.failed("fetch", result)
 
     def _missing(self, refs: dict[str, str]) -> list[str]:
+        if not refs:
+            return []
         here = present(self.objects, refs.values())
         return [ref for ref, oid in refs.items() if oid not in here]
 

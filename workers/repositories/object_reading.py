@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
@@ -36,13 +37,29 @@ def tree_entries(git: Git, tree: str) -> Iterator[tuple[bytes, str, str]]:
 
 def blobs_at(git: Git, tree: str, paths: Sequence[bytes], *, max_bytes: int) -> dict[bytes, bytes]:
     """Return the contents of some files of a tree, without missing and too large ones."""
-    found = {}
-    for path in paths:
-        # A name in the tree, not a pattern. Names with line breaks are read one by one, too.
-        name = b"%s:%s" % (tree.encode(), path)
-        header = git.read("cat-file", "--batch-check", "-z", stdin=name + b"\0").text.split()
-        if len(header) >= 3 and header[-2] == "blob" and int(header[-1]) <= max_bytes:
-            found[path] = git.read("cat-file", "blob", header[0]).out
+    if not paths:
+        return {}
+    names = [os.fsdecode(path) for path in paths]
+    out = git.read("ls-tree", "-l", "-z", "--full-tree", "--", tree, *names).out
+    found: dict[bytes, str] = {}
+    for entry in out.split(b"\0"):
+        meta, _, path = entry.partition(b"\t")
+        _, kind, oid, size = meta.decode().split() if entry else ("", "", "", "")
+        if kind == "blob" and int(size) <= max_bytes:
+            found[path] = oid
+    contents = _contents(git, list(dict.fromkeys(found.values())))
+    return {path: contents[oid] for path, oid in found.items()}
+
+
+def _contents(git: Git, ids: Sequence[str]) -> dict[str, bytes]:
+    """Return contents that exist, by id."""
+    out = git.read("cat-file", "--batch", stdin="".join(f"{each}\n" for each in ids).encode()).out
+    found, at = {}, 0
+    for oid in ids:
+        end = out.index(b"\n", at)
+        size = int(out[at:end].split()[2])
+        found[oid] = out[end + 1 : end + 1 + size]
+        at = end + size + 2
     return found
 
 
@@ -63,10 +80,9 @@ def commits(git: Git, ids: str) -> list[BranchCommit]:
 
 def files_of(git: Git, commit: str) -> dict[str, bytes]:
     """Return the files of a small tree of our own."""
-    return {
-        path.decode("utf-8", "replace"): git.read("cat-file", "blob", oid).out
-        for path, _, oid in tree_entries(git, f"{commit}^{{tree}}")
-    }
+    ids = {path: oid for path, _, oid in tree_entries(git, f"{commit}^{{tree}}")}
+    contents = _contents(git, list(dict.fromkeys(ids.values())))
+    return {display_path(path): contents[oid] for path, oid in ids.items()}
 
 
 def _commit(record: bytes) -> BranchCommit:

@@ -16,7 +16,6 @@ from mulligan.workers.repositories.git_repository import (
     is_id,
 )
 from mulligan.workers.repositories.mirror import ALL_BRANCHES, Mirror
-from mulligan.workers.repositories.object_reading import present
 from mulligan.workers.repositories.ref_names import is_ref
 
 #: How often the references may move while they are fetched.
@@ -71,12 +70,13 @@ class RemoteRepository(GitRepository):
         self._mirror.have(found, fetch=[ALL_BRANCHES])
 
     def _resolve_id(self, oid: str) -> str | None:
-        if self.has(oid):
-            return self._commit_of(oid)
-        self._fetch_branches()
-        if self.has(oid) or self._mirror.fetch_id(oid):
-            return self._commit_of(oid)
-        return None
+        found = self._commit_of(oid)
+        if found is None:
+            self._fetch_branches()
+            found = self._commit_of(oid)
+        if found is None and self._mirror.fetch_id(oid):
+            found = self._commit_of(oid)
+        return found
 
     def _commit_of(self, oid: str) -> str | None:
         """Return the commit that an id names, also through a tag."""
@@ -86,8 +86,7 @@ class RemoteRepository(GitRepository):
     def tips(self, refs: Sequence[str]) -> dict[str, str]:
         for _ in range(_MOST_FETCHES):
             found = self.read_refs(refs)
-            self._mirror.have(found)
-            if present(self.objects, found.values()).keys() >= set(found.values()):
+            if self._mirror.have(found):
                 return found
         raise RepositoryUnavailable(f"{self.name}: references move faster than they are fetched")
 
@@ -102,8 +101,7 @@ class RemoteRepository(GitRepository):
         for _ in range(_MOST_FETCHES):
             listed = self._mirror.remote_refs([f"{start}*"])
             found = {ref: oid for ref, oid in listed.items() if ref.startswith(start)}
-            self._mirror.have(found, fetch=[f"+{start}*:{start}*"])
-            if present(self.objects, found.values()).keys() >= set(found.values()):
+            if self._mirror.have(found, fetch=[f"+{start}*:{start}*"]):
                 return found
         raise RepositoryUnavailable(f"{self.name}: saved work moves faster than it is fetched")
 

@@ -76,7 +76,7 @@ def test_a_checkout_is_a_clone_that_is_removed(
 def test_work_and_transcript_are_saved(
     case: GitRepository, user: UserRepository, attempt: Attempt
 ) -> None:
-    with attempt(repository=case) as checkout:
+    with attempt(repository=case, job="j") as checkout:
         assert checkout.save() is None
         write(checkout.directory, {"a.txt": "changed\n", "new/file.txt": "new\n", "src/b.py": None})
         saved = checkout.save({"events/1.jsonl": b"{}\n", "usage.json": b"1"})
@@ -90,6 +90,12 @@ def test_work_and_transcript_are_saved(
         }
         transcript = "refs/mulligan/transcripts/loop/item/1-t"
         assert files_of(user.path, transcript)["events/1.jsonl"] == ("100644", b"{}\n")
+        assert case.transcript("loop", "item", "j/1") == {
+            "events/1.jsonl": b"{}\n",
+            "usage.json": b"1",
+        }
+        assert case.transcript("loop", "item", "j/2") == {}
+        assert [each.attempt for each in case.saved("loop", "item")] == ["j/1"]
         assert user.git("log", "--format=%an %s", transcript).endswith(
             "Transcript of attempt 1 of item"
         )
@@ -397,17 +403,16 @@ def test_large_files_are_streamed(
     user.git("fsck", "--strict")
 
 
-def test_many_files_become_a_pack(user: UserRepository, attempt: Attempt) -> None:
+def test_many_files_become_a_pack(
+    user: UserRepository, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mulligan.workers.repositories.local_repository._MOST_LOOSE", 20)
     with attempt() as checkout:
-        write(checkout.directory, {f"d{n % 9}/f{n}": f"{n}\n" for n in range(600)})
+        write(checkout.directory, {f"d{n % 9}/f{n}": f"{n}\n" for n in range(60)})
         saved = checkout.save()
         assert saved is not None
-    assert len(files_of_names(user, saved)) == 602
+    assert len(user.git("ls-tree", "-r", saved).splitlines()) == 62
     assert len(list((user.path / ".git/objects/pack").glob("*.pack"))) == 1
-
-
-def files_of_names(user: UserRepository, commit: str) -> list[str]:
-    return user.git("ls-tree", "-r", "--name-only", commit).splitlines()
 
 
 def test_a_full_disk_is_reported(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -449,7 +454,7 @@ def test_saving_while_files_change_and_vanish(user: UserRepository, attempt: Att
         thread = threading.Thread(target=work, args=[checkout.directory])
         thread.start()
         try:
-            saves = [checkout.save() for _ in range(5)]
+            saves = [checkout.save() for _ in range(3)]
         finally:
             stop.set()
             thread.join()

@@ -225,7 +225,7 @@ def test_directories_and_links_that_are_exchanged_all_the_time(attack: Attack) -
     thread = threading.Thread(target=exchange)
     thread.start()
     try:
-        for count in range(10):
+        for count in range(4):
             write(attack.work, {"count": str(count)})
             saved = attack.checkout.save()
             assert saved is not None
@@ -271,7 +271,7 @@ def test_a_gitignore_that_never_ends_stops_the_saving_only(
 def test_very_long_and_very_deep_paths(attack: Attack) -> None:
     here = os.open(attack.work, os.O_RDONLY)
     try:
-        for _ in range(150):
+        for _ in range(120):
             os.mkdir("d" * 40, dir_fd=here)
             below = os.open("d" * 40, os.O_RDONLY, dir_fd=here)
             os.close(here)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.git_repositories import FILES, UserRepository, git, open_repository
+from support.git_repositories import FILES, UserRepository, commit_on, git, open_repository
 
 from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.tasks.ports.repositories import Fence, Repositories, Repository
@@ -35,21 +35,9 @@ class Case:
     def main(self) -> str:
         return self.git("rev-parse", "refs/heads/main")
 
-    def commit_on(self, parent: str, files: dict[str, str], message: str = "work") -> str:
+    def commit_on(self, parent: str, files: dict[str, str]) -> str:
         """Make a commit with more files on top of another, without a branch."""
-        index = self.origin / "case.index"
-        env = f"GIT_INDEX_FILE={index}"
-        script = [f"git read-tree {parent}"]
-        for name, content in files.items():
-            blob = git(self.origin, "hash-object", "-w", "--stdin", stdin=content.encode())
-            script.append(f"git update-index --add --cacheinfo 100644,{blob},{name}")
-        script.append("git write-tree")
-        tree = self._sh(f"export {env}; " + " && ".join(script))
-        index.unlink()
-        return self.git("commit-tree", tree, "-p", parent, "-m", message)
-
-    def _sh(self, script: str) -> str:
-        return git(self.origin, "-c", f"alias.x=!{script}", "x").splitlines()[-1]
+        return commit_on(self.origin, parent, files)
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -336,7 +324,8 @@ def test_only_our_references_are_forgotten(case: Case) -> None:
 
 def test_many_references_are_forgotten_at_once(case: Case) -> None:
     refs = [f"refs/mulligan/attempts/loop/item/{n}-t" for n in range(210)]
-    lines = "".join(f"create {ref} {case.main}\n" for ref in refs)
+    main = case.main
+    lines = "".join(f"create {ref} {main}\n" for ref in refs)
     git(case.origin, "update-ref", "--stdin", stdin=lines.encode())
     assert len(case.repository.saved("loop")) == 210
     case.repository.forget(refs)
