@@ -39,6 +39,8 @@ def waiting_words(
             return f"the budget of loop {name}"
         case "slot":
             return "a slot of its loop"
+        case "merge":
+            return "the merge of another item of its loop"
         case "provider" if waiting_for == "pause":
             return f"{name}, which is paused"
         case "provider" if provider is not None:

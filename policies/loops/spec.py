@@ -288,7 +288,8 @@ def item_job(loop: LoopConfig, item: ItemSpec, *, labels: dict[str, str] | None 
             role: [i for i, each in zip(places, item.verifiers, strict=True) if each.role == role]
             for role in ("acceptance", "guard")
         }
-        merge = {**roles, "already_done": loop.already_done, "sync": loop.sync}
+        more = {"already_done": loop.already_done, "sync": loop.sync, "title": item.title}
+        merge = {**roles, **{name: value for name, value in more.items() if value}}
         last = VerifierSpec(id=GIT_MERGE, weight=_NO_WEIGHT, **merge)
         verifiers = (*first, *verifiers, last)
     return Job(

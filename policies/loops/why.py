@@ -251,6 +251,8 @@ def _why_parked(snapshot: LoopSnapshot, fleet: FleetState, job: JobWaits) -> Rea
             return Reason(cause="provider", text=text, remedy=remedy)
         case "quota":
             return Reason(cause="budget", text=text)
+        case "merge":
+            return Reason(cause="slot", text=text)
     if job.waiting_for == "worker" and ITEM_WORKERS in fleet.missing_pools:
         text = f"for a worker: none of the pool {ITEM_WORKERS} has reported for 30 s"
         return Reason(cause="worker", text=text, remedy=_start(ITEM_WORKERS, fleet))

@@ -20,13 +20,14 @@ from mulligan.policies.jobs.job import Job, Output, Workspace
 from mulligan.policies.loops.spec import GIT_MERGE
 from mulligan.policies.repair.retry import MERGE_CONFLICT
 from mulligan.tasks.jobs.context import AttemptContext
-from mulligan.tasks.ports.errors import CallCancelled, RepositoryUnavailable
+from mulligan.tasks.ports.errors import BadInput, CallCancelled, RepositoryUnavailable
 from mulligan.tasks.ports.leases import HeldLease
 from mulligan.tasks.ports.ledger import Claim
 from mulligan.tasks.ports.repositories import (
     ATTEMPT_TRAILER,
     ITEM_TRAILER,
     SYNC_TRAILER,
+    UNDONE_TRAILER,
     BranchCommit,
     MergedTree,
     Repository,
@@ -67,6 +68,28 @@ def find_commit(history: Sequence[BranchCommit], trailer: str, value: str) -> Br
     return next((each for each in history if each.trailers.get(trailer) == value), None)
 
 
+def is_merged(history: Sequence[BranchCommit], item: str) -> bool:
+    """Whether the work of an item is on a branch, and no rollback has undone it since."""
+    undone: set[str] = set()
+    for each in history:  # the newest first
+        attempt = each.trailers.get(ATTEMPT_TRAILER, "")
+        if each.trailers.get(ITEM_TRAILER) == item and attempt not in undone:
+            return True
+        undone.update(each.trailers.get(UNDONE_TRAILER, "").split())
+    return False
+
+
+def open_repository(context: AttemptContext, name: str) -> Repository:
+    """Open a repository that was accepted with its job. Raises RepositoryUnavailable.
+
+    If this worker cannot reach it, that says nothing about the job: another one may.
+    """
+    try:
+        return context.repository(name)
+    except BadInput as error:
+        raise RepositoryUnavailable(str(error)) from error
+
+
 def merge_attempt(
     context: AttemptContext,
     claim: Claim,
@@ -81,7 +104,7 @@ def merge_attempt(
     space = claim.job.workspace
     if space is None or space.git is None or space.branch is None or output.commit is None:
         raise ValueError(f"{claim.lease.entry} has nothing to merge")
-    repository = context.repository(space.git)
+    repository = open_repository(context, space.git)
     for _ in range(_TRIES):
         fence = repository.take_fence(claim.job.labels["loop"])
         context.step("merge_fenced", claim.lease.entry)
@@ -90,27 +113,51 @@ def merge_attempt(
         if done := find_commit(history, ATTEMPT_TRAILER, attempt_name(claim)):
             return _merged(done.commit, space, "was merged before")
         ours, warnings = _synced(repository, claim.job, space.branch, tip)
-        merged = repository.merge(ours, output.commit)
-        if merged.conflicts:
-            return _conflict(merged, tip)
-        commit = repository.commit(merged.tree, (ours, output.commit), _message(claim))
-        if merged.tree != repository.tree_of(output.commit):
-            answer = output.model_copy(update={"commit": commit, "base": ours})
-            if failed := verify_tree(answer):
-                return _fails_together(failed)
-            context.step("merge_verified", claim.lease.entry)
+        made = _merge_into(context, repository, claim, output, ours, verify_tree)
+        if isinstance(made, VerificationResult) and ours != tip:
+            # The next attempt would begin without what is new there, and fail in the same way.
+            warnings = (f"{_upstream(claim.job)} was not merged: with it, {made.summary}",)
+            made = _merge_into(context, repository, claim, output, tip, verify_tree)
+        if isinstance(made, VerificationResult):
+            return made
         if not held.is_sure():
             raise CallCancelled("the lease is lost, so the work must not be merged")
-        if repository.land(space.branch, old=tip, new=commit, fence=fence) is not None:
+        if repository.land(space.branch, old=tip, new=made, fence=fence) is not None:
             context.step("merge_landed", claim.lease.entry)
-            return _merged(commit, space, "merged", warnings)
+            return _merged(made, space, "merged", warnings)
     raise RepositoryUnavailable(f"{space.branch} was changed {_TRIES} times during the merge")
+
+
+def _merge_into(
+    context: AttemptContext,
+    repository: Repository,
+    claim: Claim,
+    output: Output,
+    ours: str,
+    verify_tree: VerifyTree,
+) -> str | VerificationResult:
+    """Merge an attempt's work into a commit, on no branch. Return what fails, if it does."""
+    commit = output.commit or ""
+    merged = repository.merge(ours, commit)
+    if merged.conflicts:
+        return _conflict(merged, ours)
+    made = repository.commit(merged.tree, (ours, commit), _message(claim))
+    if merged.tree != repository.tree_of(commit):
+        if failed := verify_tree(output.model_copy(update={"commit": made, "base": ours})):
+            return _fails_together(failed)
+        context.step("merge_verified", claim.lease.entry)
+    return made
+
+
+def _upstream(job: Job) -> str | None:
+    name = job.verifiers[-1].options.get("sync")
+    return str(name) if name else None
 
 
 def _synced(repository: Repository, job: Job, branch: str, tip: str) -> tuple[str, tuple[str, ...]]:
     """Return the commit to merge into: the tip, or one with what is new upstream."""
-    name = job.verifiers[-1].options.get("sync")
-    upstream = repository.resolve(str(name)) if name else None
+    name = _upstream(job)
+    upstream = repository.resolve(name) if name else None
     if upstream is None or repository.contains(branch, upstream):
         return tip, ()
     merged = repository.merge(tip, upstream)
@@ -123,7 +170,8 @@ def _synced(repository: Repository, job: Job, branch: str, tip: str) -> tuple[st
 
 def _message(claim: Claim) -> str:
     """Return the message of a merge. Its trailers say what was merged."""
-    first = " ".join(claim.job.task_text[:200].split())
+    title = str(claim.job.verifiers[-1].options.get("title") or claim.job.task_text[:200])
+    first = " ".join(title.split())
     subject = f"{claim.job.labels['item']}: {first}"[:_LONGEST_SUBJECT]
     names = {ATTEMPT_TRAILER: attempt_name(claim), ITEM_TRAILER: item_name(claim.job)}
     trailers = "".join(f"{name}: {value}\n" for name, value in names.items())

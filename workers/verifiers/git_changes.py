@@ -119,6 +119,8 @@ class GitMerge:
         already_done: Literal["skip", "refuse"] = "skip"
         #: A branch whose new commits are merged, too.
         sync: str | None = Field(default=None, min_length=1)
+        #: What the commit is called; by default the beginning of the prompt.
+        title: str = ""
 
     def __init__(self, options: Options) -> None:
         self.options = options

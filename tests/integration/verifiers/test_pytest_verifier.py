@@ -168,6 +168,25 @@ def test_tests_in_a_folder_find_modules_beside_it(tmp_path: Path) -> None:
     assert project.verify("def f(): return 1", output_file="pkg/core.py").status is PASS
 
 
+def test_an_answer_may_write_the_init_file_of_a_package_with_other_modules(tmp_path: Path) -> None:
+    project = Project(tmp_path / "work")
+    project.write("shop/__init__.py", "")
+    project.write("shop/money.py", "PENCE = 100\n")
+    project.write(
+        "test_shop.py",
+        """
+        from shop import name
+        from shop.money import PENCE
+
+        def test_both():
+            assert (name(), PENCE) == ("shop", 100)
+        """,
+    )
+    answer = "def name():\n    return 'shop'\n"
+    result = project.verify(answer, output_file="shop/__init__.py")
+    assert result.status is VerificationStatus.PASS, result.summary
+
+
 def test_the_original_of_the_answers_file_does_not_matter(project: Project) -> None:
     """Given a file without the name that the tests import, then the tests are still listed."""
     project.write("bitcount.py", "raise RuntimeError('unfinished')\n")

@@ -110,6 +110,7 @@ CURRENT = StoredSchema(
         "VerifierSpec.git.merge:guard": 5,
         "VerifierSpec.git.merge:already_done": 5,
         "VerifierSpec.git.merge:sync": 5,
+        "VerifierSpec.git.merge:title": 5,
         "RunnerSpec.command:format": 5,
     },
 )

@@ -329,7 +329,11 @@ class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         found = importlib.machinery.PathFinder.find_spec(fullname, path)
         if found is not None and not self._is_answer(found):
             return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        spec = importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        if found is not None and found.submodule_search_locations:
+            # The other modules of a package whose __init__.py the answer wrote are not its own.
+            spec.submodule_search_locations = list(found.submodule_search_locations)
+        return spec
 
     def _is_answer(self, spec: importlib.machinery.ModuleSpec) -> bool:
         return spec.origin is not None and Path(spec.origin).resolve() in self._files
