@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from mulligan.policies.loops.spec import (
     item_job,
     item_set_problems,
     own_verifiers,
+    spec_path,
 )
 from mulligan.policies.problem import Problem, first_problems
 from mulligan.policies.suggestions import did_you_mean
@@ -44,6 +46,8 @@ from mulligan.tasks.ports.errors import (
 from mulligan.tasks.ports.ledger import LoopReading, LoopWrite, Requester, Written
 from mulligan.tasks.ports.repositories import Repository
 
+log = logging.getLogger(__name__)
+
 _LONGEST_REASON = 200
 #: Tries of one change while others write.
 _TRIES = 20
@@ -51,6 +55,11 @@ _TRIES = 20
 CHANGEABLE = frozenset(
     {"priority", "weight", "concurrency", "max_attempts", "auto_heal", "on_blocked", "budget",
      "runner"}
+)  # fmt: skip
+
+OWN_WORKSPACE = Problem.at(
+    "workspace", "the items of a loop with a repository have no workspace of their own",
+    "not_allowed",
 )  # fmt: skip
 
 
@@ -91,7 +100,7 @@ def repository_problems(context: LoopContext, config: LoopConfig) -> list[Proble
         return []
     try:
         repository = context.repository(config.repo)
-        found = [*_branch_problems(repository, config)]
+        found = [*branch_problems(repository, config)]
     except BadInput as error:
         return [Problem.at("repo", str(error))]
     except RepositoryUnavailable as error:
@@ -116,7 +125,8 @@ def repository_problems(context: LoopContext, config: LoopConfig) -> list[Proble
     return found
 
 
-def _branch_problems(repository: Repository, config: LoopConfig) -> Iterator[Problem]:
+def branch_problems(repository: Repository, config: LoopConfig) -> Iterator[Problem]:
+    """Find what is wrong with the branches that a loop names. Raises RepositoryUnavailable."""
     if repository.resolve(config.base) is None:
         yield Problem.at("base", f"{config.repo} has no branch, tag or commit {config.base!r}")
     if folder := repository.checked_out(config.target):
@@ -132,13 +142,15 @@ def _branch_problems(repository: Repository, config: LoopConfig) -> Iterator[Pro
 def check_item(context: LoopContext, config: LoopConfig, item: ItemSpec) -> list[Problem]:
     """Return every reason not to accept an item: those of its job, and a cost that is unknown."""
     if config.repo is not None and item.workspace is not None:
-        message = "the items of a loop with a repository have no workspace of their own"
-        return [Problem.at("workspace", message, "not_allowed")]
+        return [OWN_WORKSPACE]
     try:
         job = item_job(config, item)
     except ValueError as error:
         return [Problem.at("runner", str(error), "missing")]
-    return [*context.intake.problems(job), *_cost_problems(context, config, job.runner)]
+    found = [
+        replace(each, path=spec_path(config, each.path)) for each in context.intake.problems(job)
+    ]
+    return [*found, *_cost_problems(context, config, job.runner)]
 
 
 def _cost_problems(
@@ -302,6 +314,8 @@ def delete(
 ) -> None:
     """Forget a loop that does nothing. The jobs of its items are kept like others.
 
+    Its branch stays. What was saved of its attempts is removed, as far as the repository is there.
+
     ``tenant``, ``owner``: whose loops the caller sees; None for all.
 
     Repeated by its caller with the same idempotency key, it has been done; a new loop of that name
@@ -315,6 +329,18 @@ def delete(
         raise no_such_loop(context, name, tenant, owner)
     if answer == "held":
         raise LoopConflict(f"the loop {name!r} has not ended: stop it first")
+    if reading is not None and reading.snapshot.config.repo is not None:
+        _forget_work(context, reading.snapshot)
+
+
+def _forget_work(context: LoopContext, snapshot: LoopSnapshot) -> None:
+    try:
+        repository = context.repository(snapshot.config.repo or "")
+        name = snapshot.loop.name
+        kept = [*repository.saved(name), *repository.transcripts(name)]
+        repository.forget([each.ref for each in kept])
+    except (BadInput, RepositoryUnavailable) as error:
+        log.warning("The saved work of %s is still there: %s", snapshot.loop.name, error)
 
 
 def change_loop(

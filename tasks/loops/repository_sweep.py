@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _DELIVERY = Requester(by="delivery")
 #: Seconds between two proofs that what passed is merged.
 PROOF_INTERVAL = 600.0
+#: Seconds before a delivery that failed is tried again.
+DELIVERY_INTERVAL = 60.0
 _TRIES = 5
 
 
@@ -34,12 +36,14 @@ class RepositorySweep:
     context: LoopContext
     #: Loop → when it was proved last.
     _proved: dict[str, float]
+    #: Loop → when its delivery was tried last.
+    _tried: dict[str, float]
     #: Problems that were logged, so that each is logged once.
     _said: set[str]
 
     def __init__(self, context: LoopContext) -> None:
         self.context = context
-        self._proved, self._said = {}, set()
+        self._proved, self._tried, self._said = {}, {}, set()
 
     def run(self) -> int:
         """Sweep once. Return how much was done."""
@@ -72,6 +76,10 @@ class RepositorySweep:
             return 0
         if wanted.fast_forward is None and wanted.command is None:
             return 0
+        now = self.context.ledger.now()
+        if loop.delivery_problem and now - self._tried.get(loop.name, 0.0) < DELIVERY_INTERVAL:
+            return 0
+        self._tried[loop.name] = now
         return int(deliver(self.context, loop))
 
     def _prove(self, loop: LoopRecord) -> int:
@@ -136,12 +144,12 @@ def _move_forward(repository: Repository, loop: LoopRecord, tip: str) -> str:
 def forget_old_work(context: LoopContext, snapshot: LoopSnapshot) -> int:
     """Remove the saved work of attempts whose items ended long ago. Return how many."""
     repository, now = repository_of(context, snapshot), context.ledger.now()
-    old = []
-    for saved in repository.saved(snapshot.loop.name):
+    name, old = snapshot.loop.name, []
+    for saved in (*repository.saved(name), *repository.transcripts(name)):
         record = snapshot.record(saved.item)
         ended = snapshot.spec(saved.item) is None or record.state in ("passed", "skipped")
         since = max(saved.at, record.since if ended else now)
         if now - since > context.work_retention:
-            old += [saved.ref, saved.ref.replace("/attempts/", "/transcripts/", 1)]
+            old.append(saved.ref)
     repository.forget(old)
     return len(old)

@@ -8,6 +8,9 @@ from typing import Literal, Protocol
 
 from mulligan.tasks.ports.errors import BadInput
 
+#: Where the work and the transcripts of attempts are kept: below these, by loop, item and attempt.
+ATTEMPTS = "refs/mulligan/attempts/"
+TRANSCRIPTS = "refs/mulligan/transcripts/"
 #: Trailers of the commits that mulligan makes on the branch of a loop.
 ATTEMPT_TRAILER = "Mulligan-Attempt"
 ITEM_TRAILER = "Mulligan-Item"
@@ -129,6 +132,9 @@ class Repository(Protocol):
 
     def saved(self, loop: str, item: str | None = None) -> Sequence[SavedWork]:
         """Return the work of attempts that is kept for a loop or an item, the oldest first."""
+
+    def transcripts(self, loop: str) -> Sequence[SavedWork]:
+        """Return the transcripts of attempts that are kept for a loop, the oldest first."""
 
     def transcript(self, loop: str, item: str, attempt: str) -> Mapping[str, bytes]:
         """Return the files of the newest transcript of an attempt, named as in SavedWork."""

@@ -13,6 +13,8 @@ from pathlib import Path
 from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.tasks.ports.repositories import (
     ATTEMPT_TRAILER,
+    ATTEMPTS,
+    TRANSCRIPTS,
     BranchCommit,
     Fence,
     FileChange,
@@ -26,11 +28,10 @@ from mulligan.workers.repositories.merge_tree import merge_commits, merge_on_bas
 from mulligan.workers.repositories.ref_names import (
     OURS,
     AttemptName,
-    attempts_below,
     branch_ref,
     fence_ref,
     is_ref,
-    transcripts_below,
+    refs_below,
 )
 
 _ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -97,10 +98,13 @@ class GitRepository(abc.ABC):
         """Return the references that begin so, with their commits, which are here then."""
 
     def saved(self, loop: str, item: str | None = None) -> Sequence[SavedWork]:
-        return self._dated(self._below(attempts_below(loop, item)))
+        return self._dated(self._below(refs_below(ATTEMPTS, loop, item)))
+
+    def transcripts(self, loop: str) -> Sequence[SavedWork]:
+        return self._dated(self._below(refs_below(TRANSCRIPTS, loop)))
 
     def transcript(self, loop: str, item: str, attempt: str) -> dict[str, bytes]:
-        found = self._dated(self._below(transcripts_below(loop, item)))
+        found = self._dated(self._below(refs_below(TRANSCRIPTS, loop, item)))
         newest = [each.commit for each in found if each.attempt == attempt][-1:]
         return object_reading.files_of(self.objects, newest[0]) if newest else {}
 

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.ports.repositories import ATTEMPT_TRAILER
+from mulligan.tasks.ports.repositories import ATTEMPT_TRAILER, ATTEMPTS, TRANSCRIPTS
 
 OURS = "refs/mulligan/"
-ATTEMPTS = "refs/mulligan/attempts/"
-TRANSCRIPTS = "refs/mulligan/transcripts/"
 FENCES = "refs/mulligan/fence/"
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
 _LONGEST = 1000
@@ -61,15 +59,10 @@ class AttemptName:
         return None
 
 
-def attempts_below(loop: str, item: str | None = None) -> str:
-    """Return what the references of a loop's or an item's attempts begin with."""
+def refs_below(start: str, loop: str, item: str | None = None) -> str:
+    """Return what the references of a loop or an item begin with, below ATTEMPTS or TRANSCRIPTS."""
     below = "" if item is None else f"{quote_part(item)}/"
-    return f"{ATTEMPTS}{quote_part(loop)}/{below}"
-
-
-def transcripts_below(loop: str, item: str) -> str:
-    """Return what the references of an item's transcripts begin with."""
-    return f"{TRANSCRIPTS}{quote_part(loop)}/{quote_part(item)}/"
+    return f"{start}{quote_part(loop)}/{below}"
 
 
 def fence_ref(loop: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import PrivateAttr, ValidationError
+from pydantic import PrivateAttr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -74,6 +74,12 @@ class Settings(
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
         self._set_by_code = frozenset(values)
+
+    @model_validator(mode="after")
+    def _caches_outside_of_home(self) -> Settings:
+        if self.repository_cache.resolve().is_relative_to(self.home.resolve()):
+            raise ValueError("repository_cache must not be below home: programs never see home")
+        return self
 
     @property
     def set_by_code(self) -> frozenset[str]:
