@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Output
 from mulligan.tasks.jobs.context import AttemptContext
-from mulligan.tasks.jobs.merge import find_commit, item_name
+from mulligan.tasks.jobs.merge import is_merged, item_name, open_repository
 from mulligan.tasks.jobs.outcome import Outcome
 from mulligan.tasks.jobs.settle import settle_unasked
 from mulligan.tasks.jobs.verify import check_one, no_verdict, undone, verification_time
 from mulligan.tasks.ports.errors import CallCancelled, VerifierError, WorkspaceUnavailable
 from mulligan.tasks.ports.ledger import Claim, Finish
-from mulligan.tasks.ports.repositories import ITEM_TRAILER
 from mulligan.tasks.ports.verifiers import Verifier
 
 #: Why an item of a repository ends before anybody works on it.
@@ -52,7 +51,7 @@ def _check(
     job, space = claim.job, claim.job.workspace
     if space is None or space.git is None or space.branch is None:
         raise ValueError(f"{claim.lease.entry} has no branch")
-    repository = context.repository(space.git)
+    repository = open_repository(context, space.git)
     start = repository.resolve(space.ref)
     if start is None:
         return Finish(state="escalated", reason="no_base", detail=f"there is no {space.ref}"), []
@@ -72,7 +71,7 @@ def _check(
             break
     else:
         history = repository.history(space.branch)
-        if not problems and find_commit(history, ITEM_TRAILER, item_name(job)):
+        if not problems and is_merged(history, item_name(job)):
             # By a run that ended otherwise before it could say so.
             return Finish(state="succeeded", reason="merged_before"), results
         return _nothing_fails(problems, str(options.get("already_done"))), results

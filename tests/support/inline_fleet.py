@@ -18,7 +18,7 @@ from mulligan.tasks.ports.ledger import Entry, Publication, Requester
 from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.services import Services, build_services
 from mulligan.workers.settings.model import Settings
-from support.doubles import fake_ledger
+from support.doubles import MovableClock, fake_ledger
 
 ADA = Requester(by="ada")
 
@@ -26,11 +26,11 @@ ADA = Requester(by="ada")
 class InlineFleet:
     """Runs everything that is published, one after the other."""
 
-    def __init__(self, home: Path, **settings: Any) -> None:
+    def __init__(self, home: Path, *, clock: MovableClock | None = None, **settings: Any) -> None:
         self.settings = Settings(
             home=home, repository_cache=home.parent / "cache", allow_inline=True, **settings
         )
-        self.ledger = fake_ledger(self.settings)
+        self.ledger = fake_ledger(self.settings, clock=clock)
         self.waiting: deque[Publication] = deque()
         self.outcomes: list[Outcome] = []
         self.services: Services = build_services(
@@ -50,9 +50,7 @@ class InlineFleet:
         change.create_loop(self.services.loops, document, by="ada")
         change.move(self.services.loops, document.loop.name, "start", ADA)
 
-    def run(
-        self, *, until: Callable[[], bool] = lambda: False, most: int = 1000
-    ) -> list[Outcome]:
+    def run(self, *, until: Callable[[], bool] = lambda: False, most: int = 1000) -> list[Outcome]:
         """Run until nothing is left to do."""
         for _ in range(most):
             if until():

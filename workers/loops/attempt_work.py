@@ -61,7 +61,7 @@ class AttemptWork:
         if space is None or space.branch is None:
             return runner.answer(request)
         works_there = hasattr(runner, "work_in")
-        repository = self.trees.repositories.open(space.git or "")
+        repository = self.trees.open(space.git or "")
         transcript = TranscriptWriter(
             clock=time.time,
             tail=lambda lines: self.show(request.job_id, request.attempt, lines),

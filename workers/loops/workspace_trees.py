@@ -10,9 +10,10 @@ from pathlib import Path
 
 from mulligan.policies.jobs.job import Workspace
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.tasks.ports.repositories import FileChange
 from mulligan.workers.repositories.checkouts import Checkouts
+from mulligan.workers.repositories.git_repository import GitRepository
 from mulligan.workers.repositories.repositories import GitRepositories
 from mulligan.workers.repositories.setup_cache import SetupCache, SetupCommands
 from mulligan.workers.sandbox.file_tree import Tree, encode_tree, read_tree
@@ -51,6 +52,13 @@ class WorkspaceTrees:
             raise BadInput.at("workspace.ref", f"{workspace.git} has no {workspace.ref}")
         return workspace.model_copy(update={"commit": commit})
 
+    def open(self, git: str) -> GitRepository:
+        """Open a repository that was accepted with its job. Raises RepositoryUnavailable."""
+        try:
+            return self.repositories.open(git)
+        except BadInput as error:  # another worker may reach it
+            raise RepositoryUnavailable(str(error)) from error
+
     def tree(self, git: str, commit: str) -> Tree:
         key = git, commit
         with self._lock:
@@ -58,7 +66,7 @@ class WorkspaceTrees:
                 self._read.move_to_end(key)
                 return self._read[key]
         with private_directory() as directory:
-            self.checkouts.files(self.repositories.open(git), commit, directory)
+            self.checkouts.files(self.open(git), commit, directory)
             left_out: list[str] = []  # links that lead out of it
             tree = read_tree(directory, refused=left_out)
         if sum(len(node.content) for node in tree.values()) <= _MOST_BYTES // _MOST_TREES:
@@ -69,7 +77,7 @@ class WorkspaceTrees:
         return tree
 
     def changes(self, git: str, old: str, new: str) -> Sequence[FileChange]:
-        return self.repositories.open(git).changes(old, new)
+        return self.open(git).changes(old, new)
 
     def prepare(self, workspace: Workspace, work: Path, *, keep: bool) -> None:
         setup = workspace.setup

@@ -1,0 +1,418 @@
+"""Loops on a git repository: real git, real confinement, agents of a few lines.
+
+Here: what people do with the loop and its branch, and what must never be done to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.coding_loop import (
+    BRANCH,
+    GOOD,
+    LOOP,
+    CodingLoop,
+    check,
+    check_merged,
+    coding_document,
+    has_line,
+    item,
+    merges,
+)
+from support.git_repositories import UserRepository, add_hook, files_of, write
+from support.inline_fleet import ADA
+from support.jobs import read_job
+
+from mulligan.policies.loops.spec import LoopConfig
+from mulligan.tasks.jobs.attempt import run_attempt
+from mulligan.tasks.jobs.outcome import Requeued
+from mulligan.tasks.jobs.submit import submit_jobs
+from mulligan.tasks.loops.change import LoopConflict, check_loop, repository_problems
+from mulligan.tasks.loops.repository_sweep import RepositorySweep
+from mulligan.tasks.loops.rollback import read_checkpoints, request_rollback
+from mulligan.tasks.ports.ledger import Entry
+
+pytestmark = pytest.mark.real_models("command")
+
+HOOKS = (
+    "applypatch-msg", "commit-msg", "fsmonitor-watchman", "post-checkout", "post-commit",
+    "post-index-change", "post-merge", "post-receive", "post-rewrite", "post-update", "pre-commit",
+    "pre-merge-commit", "pre-push", "pre-receive", "prepare-commit-msg", "proc-receive",
+    "push-to-checkout", "reference-transaction", "update",
+)  # fmt: skip
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> UserRepository:
+    return UserRepository.make(tmp_path / "user")
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, user: UserRepository) -> CodingLoop:
+    return CodingLoop(tmp_path, user.path)
+
+
+def names(user: UserRepository, commit: str = BRANCH) -> set[str]:
+    """Return the files that a commit has and the user's branch has not."""
+    return files_of(user.path, commit).keys() - files_of(user.path, "main").keys()
+
+
+# -- rollback --------------------------------------------------------------------------------------
+
+
+def test_a_rollback_to_a_checkpoint_reopens_what_came_later(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    items = [item("A"), item("B"), item("C", "B")]
+    assert fleet.run_all(*items) == dict.fromkeys("ABC", "passed")
+    before = user.git("rev-parse", BRANCH)
+    merged = {each.item: each for each in read_checkpoints(fleet.services.loops, fleet.snapshot)}
+    fleet.roll_back(to=merged["A"].commit[:12])
+    assert names(user) == {"A.txt"}
+    assert user.git("merge-base", "--is-ancestor", before, BRANCH) == ""
+    assert fleet.states(LOOP)["A"] == "passed"
+    check_merged(fleet, user.path)
+    fleet.run()
+    assert fleet.states(LOOP) == dict.fromkeys("ABC", "passed")
+    assert fleet.loop.state == "completed"
+    assert names(user) == {"A.txt", "B.txt", "C.txt"}
+    assert merges(user.path) == ["A", "B", "C", "B", "C"]
+    check_merged(fleet, user.path)
+
+
+def test_a_rollback_of_one_item_takes_its_dependents_along(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    items = [item("A"), item("B", "A"), item("C", "B"), item("D")]
+    fleet.run_all(*items)
+    fleet.roll_back(item="B")
+    assert names(user) == {"A.txt", "D.txt"}
+    check_merged(fleet, user.path)
+    fleet.run()
+    assert fleet.states(LOOP) == dict.fromkeys("ABCD", "passed")
+    assert sorted(merges(user.path)) == ["A", "B", "B", "C", "C", "D"]
+    with pytest.raises(LoopConflict, match="no item"):
+        request_rollback(fleet.services.loops, LOOP, ADA, item="X")
+    check_merged(fleet, user.path)
+
+
+def test_an_attempt_in_flight_does_not_bring_back_what_was_rolled_back(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    fleet.run_all(item("A"), item("B"))
+    fleet.add(item("C"))
+    count = len(fleet.outcomes)
+    fleet.run(until=lambda: len(fleet.outcomes) > count)
+    fleet.roll_back(item="B")
+    assert names(user) == {"A.txt"}
+    fleet.run(until=lambda: fleet.states(LOOP)["C"] == "passed")
+    history = user.git("log", "--format=%s", "--first-parent", "-3", BRANCH).splitlines()
+    assert fleet.states(LOOP)["C"] == "passed", history
+    fleet.run()
+    assert fleet.states(LOOP) == dict.fromkeys("ABC", "passed")
+    check_merged(fleet, user.path)
+
+
+def test_an_item_that_was_rolled_back_and_is_done_by_others_is_skipped(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Its old merge is undone, so it must not count as merged."""
+    either = item("A", verifiers=[check("has('A.txt') or has('B.txt')")])
+    assert fleet.run_all(either, item("B")) == {"A": "passed", "B": "passed"}
+    fleet.roll_back(item="A")
+    fleet.run()
+    assert fleet.states(LOOP) == {"A": "skipped", "B": "passed"}
+    assert names(user) == {"B.txt"}
+    check_merged(fleet, user.path)
+
+
+# -- delivery --------------------------------------------------------------------------------------
+
+
+def test_a_completed_loop_moves_another_branch_forward(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    user.git("branch", "release")
+    fleet.start(item("A"), deliver={"fast_forward": "release"})
+    fleet.sweep()
+    assert "A.txt" not in names(user, "release")
+    fleet.run()
+    fleet.sweep()
+    assert user.git("rev-parse", "release") == user.git("rev-parse", BRANCH)
+    assert fleet.loop.delivered == user.git("rev-parse", BRANCH)
+    fleet.roll_back(item="A")
+    fleet.run()
+    fleet.sweep()
+    assert user.git("rev-parse", "release") == user.git("rev-parse", BRANCH)
+
+
+def test_a_branch_that_is_checked_out_is_delivered_later(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    before = user.state()
+    fleet.run_all(item("A"), deliver={"fast_forward": "main"})
+    fleet.sweep()
+    assert fleet.loop.delivery_problem == (
+        f"main is checked out in {user.path}: switch to another branch there"
+    )
+    assert user.state() == before
+    user.git("switch", "-q", "-c", "mine")
+    fleet.clock.shift += 120
+    fleet.sweep()
+    assert user.git("rev-parse", "main") == user.git("rev-parse", BRANCH)
+    assert (fleet.loop.delivery_problem, fleet.loop.delivered) == (
+        "",
+        user.git("rev-parse", BRANCH),
+    )
+
+
+def test_a_command_delivers_a_completed_loop(fleet: CodingLoop, user: UserRepository) -> None:
+    code = "import os, sys; names = [os.environ[each] for each in ('LOOP', 'BRANCH', 'COMMIT')]\n"
+    code += "sys.exit(' '.join([*names, open('A.txt').read()]))"
+    fleet.run_all(item("A"), deliver={"command": ["python3", "-c", code]})
+    fleet.sweep()
+    tip = user.git("rev-parse", BRANCH)
+    assert fleet.loop.delivery_problem == f"python3 exited with code 1: {LOOP} {BRANCH} {tip} done"
+    assert not fleet.loop.delivered
+
+
+def test_a_delivery_is_made_once_and_tried_again_after_a_while(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    fleet.run_all(item("A"), deliver={"command": ["true"]})
+    problems, runs = ["no network", "no network", ""], list[str]()
+
+    def deliver(_config: LoopConfig, commit: str) -> str:
+        runs.append(commit)
+        return problems[len(runs) - 1]
+
+    sweep = RepositorySweep(replace(fleet.services.loops, run_delivery=deliver))
+    counts = []
+    for seconds in (0, 2, 2, 120, 2, 120, 2, 120):
+        fleet.clock.shift += seconds
+        sweep.run()
+        counts.append(len(runs))
+    assert counts == [1, 1, 1, 2, 2, 3, 3, 3]
+    assert runs == [user.git("rev-parse", BRANCH)] * 3
+    assert fleet.loop.delivered == runs[0]
+
+
+# -- retention -------------------------------------------------------------------------------------
+
+
+def test_old_work_and_its_transcripts_are_forgotten(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Given an item whose first attempt changed nothing, and so has only a transcript."""
+    fleet.run_all(item("A"), code=f"print('hello')\nif again:\n    {GOOD}")
+
+    def refs() -> list[str]:
+        kinds = ("refs/mulligan/attempts", "refs/mulligan/transcripts")
+        return user.git("for-each-ref", "--format=%(refname)", *kinds).splitlines()
+
+    assert len(refs()) == 4
+    fleet.clock.shift += fleet.settings.work_retention - 100
+    fleet.sweep()
+    assert len(refs()) == 4
+    fleet.clock.shift += 700
+    fleet.sweep()
+    assert refs() == []
+    assert names(user) == {"A.txt"}
+
+
+def test_the_work_of_an_item_that_is_not_done_is_kept(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    fleet.run_all(item("A"), code="write('half.txt', 'half')", max_attempts=2)
+    fleet.clock.shift += 2 * fleet.settings.work_retention
+    fleet.sweep()
+    assert user.git("for-each-ref", "refs/mulligan/attempts") != ""
+
+
+# -- the user's repository -------------------------------------------------------------------------
+
+
+def test_nothing_of_the_user_is_touched(
+    fleet: CodingLoop, user: UserRepository, tmp_path: Path
+) -> None:
+    """Given staged, changed and new files, hooks and a configuration of the user."""
+    marker = tmp_path / "ran"
+    for name in HOOKS:
+        add_hook(user.path / ".git", name, f"echo {name} >> {marker}")
+    for key, value in {
+        "core.fsmonitor": f"echo fsmonitor >> {marker}",
+        "filter.mine.clean": f"echo clean >> {marker}; cat",
+        "filter.mine.smudge": f"echo smudge >> {marker}; cat",
+        "filter.mine.required": "true",
+        "merge.mine.driver": f"echo merge >> {marker}; exit 1",
+        "diff.mine.textconv": f"echo textconv >> {marker}; cat",
+        "core.autocrlf": "true",
+        "commit.gpgsign": "true",
+        "gc.auto": "1",
+    }.items():
+        user.git("config", key, value)
+    write(user.path / ".git" / "info", {"attributes": "* filter=mine merge=mine diff=mine\n"})
+    write(user.path, {"a.txt": "staged\n"})
+    user.git("-c", "core.fsmonitor=false", "add", "a.txt")
+    write(user.path, {"a.txt": "changed\n", "new.txt": "new\n"})
+    marker.unlink(missing_ok=True)
+    before, attributes = files_and_git(user), (user.path / ".git/info/attributes").read_bytes()
+    code = f"{GOOD}\nwrite('a.txt', f'{{item}}\\n' if again else 'no\\n')"
+    items = [item(name, verifiers=[has_line("a.txt", name)]) for name in "AB"]
+    fleet.run_all(*items, code=code, concurrency=2)
+    fleet.roll_back(item=merges(user.path)[-1])
+    fleet.sweep()
+    assert files_and_git(user) == before
+    assert (user.path / ".git/info/attributes").read_bytes() == attributes
+    assert not marker.exists(), marker.read_text()
+
+
+def files_and_git(user: UserRepository) -> dict[str, bytes]:
+    """Return every file of a user except objects and the references of mulligan."""
+    found = {}
+    for path in sorted(user.path.rglob("*")):
+        name = str(path.relative_to(user.path))
+        ours = ("mulligan/" in name or ".git/objects/" in name) and ".git/" in name
+        if path.is_file() and not ours:
+            found[name] = path.read_bytes()
+    return found
+
+
+def test_a_branch_that_is_checked_out_meanwhile_is_waited_for(
+    fleet: CodingLoop, user: UserRepository, tmp_path: Path
+) -> None:
+    fleet.start(item("A"))
+    fleet.run(until=lambda: bool(fleet.outcomes))
+    user.git("worktree", "add", "-q", str(tmp_path / "mine"), BRANCH)
+    fleet.run()
+    assert fleet.states(LOOP) == {"A": "running"}
+    fleet.wait(60)
+    assert fleet.states(LOOP) == {"A": "running"}
+    assert not (tmp_path / "mine" / "A.txt").exists()
+    user.git("worktree", "remove", str(tmp_path / "mine"))
+    fleet.wait(60)
+    assert fleet.states(LOOP) == {"A": "passed"}
+    assert len(fleet.job("A").attempts) == 1
+    check_merged(fleet, user.path)
+
+
+def test_a_branch_that_is_checked_out_is_refused(fleet: CodingLoop, user: UserRepository) -> None:
+    user.git("switch", "-q", "-c", BRANCH)
+    (problem,) = repository_problems(
+        fleet.services.loops, coding_document(user.path, item("A")).loop
+    )
+    assert problem.path == ("branch",)
+    assert f"{BRANCH} is checked out in {user.path}" in problem.message
+
+
+def test_what_an_agent_sets_up_for_git_runs_nothing(
+    fleet: CodingLoop, user: UserRepository, tmp_path: Path
+) -> None:
+    """Given an agent that would have the worker's git run something outside of its confinement."""
+    marker = tmp_path / "ran"
+    code = f"""
+{GOOD}
+run = "#!/bin/sh\\nid >> {marker}\\nexec cat\\n"
+for name in {HOOKS!r}:
+    write(f".git/hooks/{{name}}", run)
+    os.chmod(f".git/hooks/{{name}}", 0o755)
+write("run.sh", run)
+os.chmod("run.sh", 0o755)
+here = os.getcwd()
+for key in ("core.fsmonitor", "core.hooksPath", "filter.x.clean", "filter.x.smudge",
+            "filter.x.process", "core.sshCommand", "core.pager", "diff.external", "merge.x.driver",
+            "gpg.program", "core.editor", "core.alternateRefsCommand", "credential.helper"):
+    value = here + ("/.git/hooks" if key == "core.hooksPath" else "/run.sh")
+    subprocess.run(["git", "config", key, value], check=True)
+subprocess.run(["git", "config", "commit.gpgsign", "true"])
+write(".git/info/attributes", "* filter=x merge=x diff=x\\n")
+write(".gitattributes", "* filter=x merge=x diff=x\\n")
+write(".git/objects/info/alternates", "/etc\\n")
+"""
+    items = [item("A"), item("B")]
+    assert fleet.run_all(*items, code=code, concurrency=2)["A"] == "passed"
+    fleet.sweep()
+    assert not marker.exists(), marker.read_text()
+    assert user.git("config", "--list", "--local").count("x.") == 0
+
+
+# -- other ways to use a repository ----------------------------------------------------------------
+
+
+def test_a_plain_job_is_verified_in_a_commit(fleet: CodingLoop, user: UserRepository) -> None:
+    """Its commit is that of its reference when it was submitted."""
+    user.git("switch", "-q", "-c", "feature")
+    commit = user.commit({"feature.txt": "yes\n"})
+    user.git("switch", "-q", "main")
+    checks = [
+        has_line("a.txt", "new"),
+        has_line("feature.txt", "yes"),
+        check("not has('later.txt') and not has('.git')"),
+    ]
+    del checks[-1]["role"]  # only items have roles
+    job = {
+        "task_type": "plain",
+        "prompt": "Write it.",
+        "runner": {"kind": "scripted", "answers": ["new\n"]},
+        "workspace": {"git": str(user.path), "ref": "feature", "output_file": "a.txt"},
+        "verifiers": checks,
+    }
+    (accepted,) = submit_jobs(fleet.services.intake, [read_job(job)])
+    user.git("switch", "-q", "feature")
+    user.commit({"later.txt": "later\n"})
+    fleet.run()
+    view = fleet.ledger.job(accepted.id)
+    assert view is not None
+    assert (view.state, view.detail) == ("succeeded", None)
+    assert view.job.workspace is not None
+    assert view.job.workspace.commit == commit
+    assert user.git("for-each-ref", "refs/mulligan") == ""
+
+
+def test_a_path_that_another_host_may_not_have_is_refused(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    loops = replace(fleet.services.loops, host="here", worker_hosts=lambda: {"here", "there"})
+    document = coding_document(user.path, item("A"))
+    assert check_loop(loops, document) == []
+    (problem,) = repository_problems(loops, document.loop)
+    assert problem.path == ("repo",)
+    assert problem.message == (
+        f"{user.path} is a path of here, but workers run on there, too: use a URL that all of them"
+        " reach, or a name of [repositories] in each mulligan.toml"
+    )
+    remote = coding_document(f"file://{user.path}", item("A"))
+    assert repository_problems(loops, remote.loop) == []
+
+
+def test_a_worker_without_the_path_of_a_repository_says_so(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Given a worker on another host that was started after the loop."""
+    fleet.start(item("A"))
+    fleet.run(until=lambda: fleet.states(LOOP) == {"A": "running"})
+    user.path.rename(user.path.with_name("elsewhere"))
+    for _ in range(6):
+        fleet.wait(60)
+    said = {each.reason for each in fleet.outcomes if isinstance(each, Requeued)}
+    assert said == {
+        f"{user.path} does not exist on this worker: name a path or URL that every worker can reach"
+    }
+    user.path.with_name("elsewhere").rename(user.path)
+    fleet.wait(60)
+    assert fleet.states(LOOP) == {"A": "passed"}
+    assert len(fleet.job("A").attempts) == 1
+
+
+def test_a_claim_of_an_item_twice_runs_it_once(fleet: CodingLoop, user: UserRepository) -> None:
+    """A message may be delivered twice."""
+    fleet.start(item("A"))
+    fleet.run(until=lambda: bool(fleet.outcomes))
+    run_attempt(fleet.services.context, Entry("attempt", fleet.job("A").id, 1))
+    fleet.run()
+    run_attempt(fleet.services.context, Entry("attempt", fleet.job("A").id, 1))
+    fleet.run()
+    assert merges(user.path) == ["A"]
+    assert len(user.git("for-each-ref", "refs/mulligan/attempts").splitlines()) == 1

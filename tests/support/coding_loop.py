@@ -1,0 +1,175 @@
+"""A loop on a git repository: a user's code base, a scripted agent, and what must hold afterwards.
+
+The agent is a few lines of Python that see the prompt, the name of the item and whether it is a
+retry. Its checks are small programs, so that a whole attempt takes a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from mulligan.policies.loops.loop import LoopRecord, LoopSnapshot
+from mulligan.policies.loops.spec import LoopDocument
+from mulligan.tasks.loops.change import inject, reset
+from mulligan.tasks.loops.repository_sweep import unmerged_items
+from mulligan.tasks.loops.rollback import finish_rollback, read_checkpoints, request_rollback
+from mulligan.tasks.ports.ledger import JobView
+from support.doubles import MovableClock
+from support.git_repositories import git
+from support.inline_fleet import ADA, InlineFleet
+
+LOOP = "demo"
+BRANCH = f"mulligan/{LOOP}"
+PYTHON = [sys.executable, "-I", "-S", "-c"]
+#: What every agent has: its prompt, its item, and whether it is asked again.
+PRELUDE = """
+import os, pathlib, re, subprocess, sys, time
+prompt = sys.stdin.read()
+item = re.search(r"Item (\\w+)", prompt)[1]
+again = "Do this now" in prompt
+def has(name): return pathlib.Path(name).exists()
+def read(name): return pathlib.Path(name).read_text()
+def write(name, text):
+    pathlib.Path(name).parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(name).write_text(text)
+"""
+#: An agent that does its item at once.
+GOOD = "write(f'{item}.txt', 'done\\n')"
+
+
+def agent(code: str, **options: Any) -> dict[str, Any]:
+    """Return the runner of an agent that runs this code in its checkout."""
+    return {"kind": "command", "argv": [*PYTHON, PRELUDE + code], **options}
+
+
+def check(code: str, role: str = "acceptance", **options: Any) -> dict[str, Any]:
+    """Return a verifier that passes if a condition in Python is true of the checkout."""
+    program = (
+        "import os, pathlib, sys\n"
+        "def has(name): return pathlib.Path(name).exists()\n"
+        "def read(name): return pathlib.Path(name).read_text() if has(name) else ''\n"
+        f"sys.exit(not ({code}))"
+    )
+    return {"id": "command.subprocess", "argv": [*PYTHON, program], "role": role, **options}
+
+
+def has_line(name: str, text: str) -> dict[str, Any]:
+    """Return a verifier that passes if a file has a line."""
+    return {"id": "command.subprocess", "argv": ["grep", "-qsx", text, name]}
+
+
+def item(name: str, *depends_on: str, **fields: Any) -> dict[str, Any]:
+    """Return an item whose file must exist."""
+    return {
+        "id": name,
+        "prompt": f"Item {name}: make {name}.txt.",
+        "depends_on": list(depends_on),
+        "verifiers": [has_line(f"{name}.txt", "done")],
+        **fields,
+    }
+
+
+def coding_document(
+    repository: Path | str, *items: dict[str, Any], code: str = GOOD, **config: Any
+) -> LoopDocument:
+    """Return a loop of these items on a repository."""
+    loop = {"name": LOOP, "repo": str(repository), "runner": agent(code), "base": "main", **config}
+    return LoopDocument.model_validate({"loop": loop, "items": list(items)})
+
+
+class CodingLoop(InlineFleet):
+    """A loop on a repository in one process. Time passes when a test lets it."""
+
+    def __init__(self, root: Path, repository: Path | str, **settings: Any) -> None:
+        self.clock = MovableClock()
+        super().__init__(root / "home", clock=self.clock, **settings)
+        self.repository = repository
+
+    def start(self, *items: dict[str, Any], code: str = GOOD, **config: Any) -> None:
+        """Create and start the loop."""
+        self.create(coding_document(self.repository, *items, code=code, **config))
+
+    def run_all(self, *items: dict[str, Any], code: str = GOOD, **config: Any) -> dict[str, str]:
+        """Create the loop and run it until nothing is left to do; return its items' states."""
+        self.start(*items, code=code, **config)
+        self.run()
+        return self.states(LOOP)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass and run what is due then."""
+        self.clock.shift += seconds
+        self.run()
+
+    # -- what became of it -------------------------------------------------------------------------
+
+    @property
+    def snapshot(self) -> LoopSnapshot:
+        reading = self.ledger.read_loop(LOOP)
+        assert reading is not None
+        return reading.snapshot
+
+    @property
+    def loop(self) -> LoopRecord:
+        return self.snapshot.loop
+
+    def job(self, name: str) -> JobView:
+        """Return the last run of an item."""
+        view = self.ledger.job(self.snapshot.items[name].job_id)
+        assert view is not None
+        return view
+
+    def prompt(self, name: str, attempt: int) -> str:
+        """Return the corrected prompt of an attempt."""
+        return self.job(name).attempts[attempt - 1].plan.prompt or ""
+
+    def results(self, name: str, attempt: int = -1) -> dict[str, str]:
+        """Return the summaries of an attempt's verifiers that do not pass, by their ids."""
+        settled = self.job(name).attempts[attempt if attempt < 0 else attempt - 1]
+        assert settled.verdict is not None
+        found = settled.verdict.results
+        return {each.verifier_id: each.summary for each in found if each.status.value != "pass"}
+
+    def warnings(self, name: str) -> tuple[str, ...]:
+        """Return the warnings of an item's merge."""
+        verdict = self.job(name).attempts[-1].verdict
+        assert verdict is not None
+        return verdict.results[-1].warnings
+
+    # -- people ------------------------------------------------------------------------------------
+
+    def reset(self, name: str) -> None:
+        reset(self.services.loops, LOOP, name, ADA)
+
+    def add(self, *items: dict[str, Any]) -> None:
+        inject(self.services.loops, LOOP, coding_document("/x", *items).items, ADA)
+
+    def roll_back(self, *, to: str | None = None, item: str | None = None) -> None:
+        request_rollback(self.services.loops, LOOP, ADA, to=to, item=item)
+        assert finish_rollback(self.services.loops, LOOP)
+
+    def sweep(self) -> int:
+        return self.services.repository_sweep.run()
+
+
+def merges(repository: Path, branch: str = BRANCH) -> list[str]:
+    """Return the items that were merged into a branch, the first one first."""
+    form = "--format=%(trailers:key=Mulligan-Item,valueonly,separator=%x2C)"
+    found = git(repository, "log", "--first-parent", "--reverse", form, branch).splitlines()
+    return [each.rpartition("/")[2] for each in found if each]
+
+
+def check_merged(fleet: CodingLoop, repository: Path) -> None:
+    """Check that an item has passed exactly if it is merged, and that none is merged twice."""
+    snapshot = fleet.snapshot
+    merged = Counter(
+        each.item
+        for each in read_checkpoints(fleet.services.loops, snapshot)
+        if each.kind == "merge" and not each.undone
+    )
+    passed = {name for name, record in snapshot.items.items() if record.state == "passed"}
+    assert merged == Counter(passed)
+    assert unmerged_items(fleet.services.loops, snapshot) == []
+    git(repository, "fsck", "--strict")
