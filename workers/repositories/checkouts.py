@@ -98,9 +98,7 @@ class AttemptCheckout:
             tree = self._store.take_tree()
             digest = _digest(transcript or {})
             new: dict[str, str] = {}
-            is_unnamed = bool(transcript) and self._name.work_ref not in self._refs
-            # A transcript is found, and forgotten, by the work that it belongs to.
-            if tree not in (self._base_tree, self._saved_tree) or is_unnamed:
+            if tree not in (self._base_tree, self._saved_tree):
                 message = f"Attempt {self._name.attempt} of {self._name.item}\n"
                 message += self._name.trailer
                 new[self._name.work_ref] = self._store.commit(tree, [self.base], message)

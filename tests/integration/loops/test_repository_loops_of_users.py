@@ -212,10 +212,10 @@ def test_old_work_and_its_transcripts_are_forgotten(
         kinds = ("refs/mulligan/attempts", "refs/mulligan/transcripts")
         return user.git("for-each-ref", "--format=%(refname)", *kinds).splitlines()
 
-    assert len(refs()) == 4
+    assert len(refs()) == 3
     fleet.clock.shift += fleet.settings.work_retention - 100
     fleet.sweep()
-    assert len(refs()) == 4
+    assert len(refs()) == 3
     fleet.clock.shift += 700
     fleet.sweep()
     assert refs() == []
