@@ -27,11 +27,14 @@ def shared_lock(path: Path, *, wait: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def exclusive_lock(path: Path, *, wait: float) -> Iterator[None]:
-    """Hold a lock alone. Raise RepositoryUnavailable if others keep it for longer than ``wait``."""
+def exclusive_lock(path: Path, *, wait: float) -> Iterator[int]:
+    """Hold a lock alone, and yield its descriptor.
+
+    Raise RepositoryUnavailable if others keep it for longer than ``wait``.
+    """
     descriptor = _acquire(path, fcntl.LOCK_EX, wait)
     try:
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 

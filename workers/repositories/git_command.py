@@ -38,8 +38,11 @@ _CONFIG = (
     "core.pager=cat", "core.fsync=committed", "core.fsyncMethod=batch",
     "core.filesRefLockTimeout=5000", "core.packedRefsTimeout=5000",
     "gc.auto=0", "maintenance.auto=false", "commit.gpgsign=false", "push.gpgSign=false",
+    # A pack appears at once. With single objects, a killed fetch leaves commits without files.
+    "fetch.unpackLimit=1",
     "push.followTags=false", "push.recurseSubmodules=no", "fetch.recurseSubmodules=false",
     "fetch.prune=false", "submodule.recurse=false", "credential.interactive=false",
+    "http.lowSpeedLimit=1000", "http.lowSpeedTime=60",
     "protocol.ext.allow=never", "protocol.file.allow=always",
 )  # fmt: skip
 _ISOLATED_CONFIG = (f"core.attributesFile={_NOTHING}", f"core.excludesFile={_NOTHING}")
@@ -66,6 +69,10 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@\s'\"]*@")
 _LONGEST_REASON = 500
 
 Profile = Literal["operator", "isolated"]
+
+
+class GitTimedOut(RepositoryUnavailable):
+    """Git did not end in time, and was killed."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +116,12 @@ class GitResult:
     @property
     def reason(self) -> str:
         """What git says about a failure, in one line."""
-        lines = [line.strip() for line in self.err.splitlines() if line.strip()]
-        marked = [line for line in lines if line.startswith(("fatal:", "error:", "remote: error:"))]
-        return redact((marked or lines or [f"exit code {self.code}"])[0])[:_LONGEST_REASON]
+        said = (line.strip() for line in self.err.splitlines())
+        lines = [line for line in said if line and not line.startswith(("warning:", "hint:"))]
+        marked = [line for line in lines if line.startswith(("fatal:", "error:"))]
+        # What ssh says comes before what git makes of it.
+        both = dict.fromkeys([*lines[:1], *marked[:1]]) or [f"exit code {self.code}"]
+        return redact("; ".join(both))[:_LONGEST_REASON]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +152,12 @@ class Git:
         stdin: bytes | IO[bytes] = b"",
         stdout: IO[bytes] | None = None,
         work_tree: Path | None = None,
+        holding: int | None = None,
     ) -> GitResult:
         """Run git, whatever it answers. Raise RepositoryUnavailable if it does not end in time.
 
-        ``stdout``: a file that gets the output.
+        ``stdout``: a file that gets the output. ``holding``: the descriptor of a lock that git
+        holds, too, in case that this process is killed.
         """
         given = stdin if isinstance(stdin, bytes) else None
         process = self._start(
@@ -153,13 +165,12 @@ class Git:
             stdin=subprocess.PIPE if isinstance(stdin, bytes) else stdin,
             stdout=stdout or subprocess.PIPE,
             work_tree=work_tree,
+            holding=holding,
         )
         try:
             out, err = process.communicate(given, timeout=self.timeout)
         except subprocess.TimeoutExpired:
-            raise RepositoryUnavailable(
-                f"{self.name}: git {arguments[0]} took longer than {self.timeout:g} s"
-            ) from None
+            raise self._timed_out(arguments[0]) from None
         finally:
             _end(process)
         return GitResult(process.returncode, out or b"", err.decode("utf-8", "replace"))
@@ -193,6 +204,8 @@ class Git:
         finally:
             timer.cancel()
             _end(process)
+        if process.returncode == -signal.SIGKILL:
+            raise self._timed_out(arguments[0])
         if process.returncode:
             raise self.failed(arguments[0], GitResult(process.returncode, start, err))
         return start, True
@@ -201,6 +214,9 @@ class Git:
         """Return the error for a result."""
         return RepositoryUnavailable(f"{self.name}: git {command} failed: {result.reason}")
 
+    def _timed_out(self, command: str) -> GitTimedOut:
+        return GitTimedOut(f"{self.name}: git {command} took longer than {self.timeout:g} s")
+
     def _start(
         self,
         arguments: Sequence[str],
@@ -208,6 +224,7 @@ class Git:
         stdin: int | IO[bytes],
         stdout: int | IO[bytes],
         work_tree: Path | None = None,
+        holding: int | None = None,
     ) -> subprocess.Popen[bytes]:
         tree = () if work_tree is None else (f"--work-tree={work_tree}",)
         config = _CONFIG + (_ISOLATED_CONFIG if self.profile == "isolated" else ())
@@ -224,6 +241,7 @@ class Git:
                 stderr=subprocess.PIPE,
                 # No terminal to ask on, and one group that can be killed.
                 start_new_session=True,
+                pass_fds=() if holding is None else (holding,),
                 user=None if user is None else user.uid,
                 group=None if user is None else user.gid,
                 extra_groups=None if user is None else user.groups,

@@ -70,6 +70,11 @@ class LocalRepository(GitRepository):
             "rev-parse", "--path-format=absolute", "--git-common-dir", "--show-object-format"
         )
         lines = os.fsdecode(result.out).splitlines()
+        if (result.code or len(lines) != 2) and self._user is not None:
+            raise BadInput(
+                f"{path} belongs to user {self._user.uid}, as whom git cannot use it"
+                f" ({result.reason}): let that user reach it, or run the worker as that user"
+            )
         if result.code or len(lines) != 2:
             raise _not_a_repository(path, result.reason)
         common = Path(lines[0])
@@ -80,12 +85,11 @@ class LocalRepository(GitRepository):
             )
         return common, cast(ObjectFormat, lines[1])
 
-    @cached_property
+    @property
     def objects(self) -> Git:
-        neutral = self._neutral_directory()
         git = Git(
             name=self.name,
-            directory=neutral,
+            directory=self._neutral_directory(),
             timeout=self._timeout,
             user=self._user,
             objects=self.object_directory,
@@ -107,6 +111,10 @@ class LocalRepository(GitRepository):
             return make_once(
                 self._cache / f"neutral-{self.object_format}", object_format=self.object_format
             )
+        return self._shown_directory
+
+    @cached_property
+    def _shown_directory(self) -> Path:
         held = ExitStack()
         work = held.enter_context(private_directory())
         work.parent.chmod(0o711)

@@ -18,6 +18,8 @@ from mulligan.workers.repositories.object_reading import present
 
 ALL_BRANCHES = "+refs/heads/*:refs/heads/*"
 _REMOTE = "origin"
+#: A first fetch takes long, and so may a push with much work.
+_FETCH_TIMES, _PUSH_TIMES = 15, 5
 _ANYTHING_ELSE = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_NAME = 40
 
@@ -70,21 +72,30 @@ class Mirror:
         """Keep the mirror until the end."""
         return shared_lock(self._in_use, wait=self._timeout)
 
-    def ask(self, *arguments: str, directory: Path | None = None) -> GitResult:
-        """Run git with the operator's configuration, in the mirror or in another git directory."""
+    def _ask(
+        self,
+        *arguments: str,
+        directory: Path | None = None,
+        times: float = 1,
+        lock: int | None = None,
+    ) -> GitResult:
+        """Run git with the operator's configuration, in the mirror or in another git directory.
+
+        ``times``: how much longer than usual it may take.
+        """
         git = Git(
             name=self.name,
             directory=directory or self._make(),
             profile="operator",
-            timeout=self._timeout,
+            timeout=self._timeout * times,
             config=self._config,
             env=self._remote,
         )
-        return git.run(*arguments)
+        return git.run(*arguments, holding=lock)
 
     def remote_refs(self, patterns: Sequence[str]) -> dict[str, str]:
         """Return references of the remote repository. The patterns may end with ``*``."""
-        result = self.ask("ls-remote", "--quiet", _REMOTE, *patterns)
+        result = self._ask("ls-remote", "--quiet", _REMOTE, *patterns)
         if result.code:
             raise self.objects.failed("ls-remote", result)
         found = {}
@@ -102,30 +113,39 @@ class Mirror:
         with self.using():
             if not self._missing(refs):
                 return True
-            with exclusive_lock(self._fetching, wait=self._timeout):
+            with self._fetching_alone() as lock:
                 missing = self._missing(refs)
                 if missing and fetch:
-                    self._fetch(fetch)
+                    self._fetch(lock, fetch)
                 elif missing:
-                    self._fetch_each(missing)
+                    self._fetch_each(lock, missing)
             return not self._missing(refs)
 
-    def _fetch_each(self, refs: Sequence[str]) -> None:
+    def _fetching_alone(self) -> AbstractContextManager[int]:
+        return exclusive_lock(self._fetching, wait=self._timeout * _FETCH_TIMES)
+
+    def _fetch_each(self, lock: int, refs: Sequence[str]) -> None:
         refspecs = [f"+{ref}:{_kept_as(ref)}" for ref in refs]
         try:
-            self._fetch(refspecs)
+            self._fetch(lock, refspecs)
         except RepositoryUnavailable:
             # A branch `a` that is gone is in the way of a new one `a/b`.
-            self._fetch([ALL_BRANCHES])
-            self._fetch([each for each in refspecs if not each.startswith("+refs/heads/")])
+            self._fetch(lock, [ALL_BRANCHES])
+            self._fetch(lock, [each for each in refspecs if not each.startswith("+refs/heads/")])
 
-    def _fetch(self, refspecs: Sequence[str]) -> None:
+    def _fetch(self, lock: int, refspecs: Sequence[str]) -> None:
         if not refspecs:
             return
-        options = ["--quiet", "--no-tags", "--no-write-fetch-head", "--prune", "--force"]
-        result = self.ask("fetch", *options, "--no-auto-maintenance", _REMOTE, *refspecs)
+        result = self._run_fetch(lock, "--prune", refspecs)
         if result.code:
             raise self.objects.failed("fetch", result)
+
+    def _run_fetch(self, lock: int, prune: str, refspecs: Sequence[str]) -> GitResult:
+        # Whoever fetches here holds our lock, so the locks of other gits are dead.
+        for dead in (*self.directory.glob("*.lock"), *self.directory.glob("refs/**/*.lock")):
+            dead.unlink(missing_ok=True)
+        options = ["--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", prune]
+        return self._ask("fetch", *options, _REMOTE, *refspecs, times=_FETCH_TIMES, lock=lock)
 
     def _missing(self, refs: dict[str, str]) -> list[str]:
         if not refs:
@@ -135,16 +155,15 @@ class Mirror:
 
     def fetch_id(self, oid: str) -> bool:
         """Fetch one object by its id, if the remote repository allows that."""
-        with self.using(), exclusive_lock(self._fetching, wait=self._timeout):
-            options = ["--quiet", "--no-tags", "--no-write-fetch-head"]
-            kept = f"refs/mirror/ids/{oid}"
-            result = self.ask("fetch", *options, _REMOTE, f"+{oid}:{kept}")
+        with self.using(), self._fetching_alone() as lock:
+            result = self._run_fetch(lock, "--no-prune", [f"+{oid}:refs/mirror/ids/{oid}"])
             return result.code == 0
 
     def push(self, arguments: Sequence[str], *, source: Path | None = None) -> GitResult:
         """Push from the mirror or from another git directory."""
+        options = ["--quiet", "--porcelain", "--no-verify"]
         with self.using():
-            return self.ask("push", "--porcelain", "--no-verify", *arguments, directory=source)
+            return self._ask("push", *options, *arguments, directory=source, times=_PUSH_TIMES)
 
 
 def _kept_as(ref: str) -> str:

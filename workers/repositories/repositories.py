@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from mulligan.policies.suggestions import did_you_mean
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.repositories.git_command import TIMEOUT_SECONDS, redact
+from mulligan.workers.repositories.git_command import TIMEOUT_SECONDS, GitUser, redact
 from mulligan.workers.repositories.git_repository import GitRepository
 from mulligan.workers.repositories.local_repository import LocalRepository
 from mulligan.workers.repositories.remote_repository import RemoteRepository
@@ -38,6 +38,10 @@ class GitRepositories:
         if place.startswith(("/", "~/")):
             return self._open_path(Path(place).expanduser())
         if _is_allowed(place):
+            path = Path(unquote(urlsplit(place).path))
+            if place.startswith("file:") and _is_of_another_user(path):
+                # A push as root would leave files of root's there.
+                return self._open_path(path)
             return RemoteRepository(place, cache=self._cache, timeout=self._timeout)
         raise self._unknown(place)
 
@@ -77,3 +81,10 @@ def _is_allowed(place: str) -> bool:
         return host in ("", "localhost") and parts.path.startswith("/")
     user = parts.netloc.rpartition("@")[0]
     return parts.scheme in _SCHEMES and bool(host) and not host.startswith("-") and user[:1] != "-"
+
+
+def _is_of_another_user(path: Path) -> bool:
+    try:
+        return GitUser.owner_of(path) is not None
+    except OSError:
+        return False

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mulligan.policies.jobs.job import escapes
 from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
-from mulligan.workers.repositories.git_command import Git
+from mulligan.workers.repositories.git_command import Git, GitTimedOut
 from mulligan.workers.repositories.git_directory import ObjectFormat, make_git_directory
 from mulligan.workers.repositories.loose_objects import write_blob
 from mulligan.workers.repositories.object_reading import tree_entries
@@ -78,6 +78,8 @@ class WorkStore:
         """Return the tree of the watched directory. Raise BadInput if there is too much in it."""
         if self._work is None:
             raise ValueError("no directory is watched")
+        if self._work.directory.is_symlink() or not self._work.directory.is_dir():
+            raise BadInput("the work cannot be saved: its directory is gone")
         try:
             found = self._work.take(self._others(self._work.directory))
         except OSError as error:
@@ -118,9 +120,16 @@ class WorkStore:
         if below and not place.is_dir():
             return
         options = ["--others", "--exclude-standard", "-z"]
-        result = git.run("ls-files", *options, work_tree=place)
+        try:
+            result = git.run("ls-files", *options, work_tree=place)
+            if result.code:  # files that vanish may be a reason
+                result = git.run("ls-files", *options, work_tree=place)
+        except GitTimedOut:
+            raise BadInput(
+                f"the work cannot be saved: its files cannot be listed in {git.timeout:g} s"
+            ) from None
         if result.code:
-            raise git.failed("ls-files", result)
+            raise BadInput(f"the work cannot be saved: {result.reason}")
         for name in result.out.split(b"\0"):
             if name:
                 yield below + name

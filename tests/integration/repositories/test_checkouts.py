@@ -37,8 +37,8 @@ def repository(user: UserRepository, tmp_path: Path) -> GitRepository:
 @pytest.fixture
 def attempt(repository: GitRepository, tmp_path: Path) -> Attempt:
     def start(**changes: Any) -> AbstractContextManager[AttemptCheckout]:
-        options = {"branch": BRANCH, "start": "main", "loop": "loop", "item": "item"}
-        options |= {"attempt": 1, "token": "t", **changes}
+        options: dict[str, Any] = {"branch": BRANCH, "start": "main", "loop": "loop"}
+        options |= {"item": "item", "attempt": 1, "token": "t", **changes}
         place = options.pop("repository", repository)
         return Checkouts(tmp_path / "private").attempt(place, **options)
 

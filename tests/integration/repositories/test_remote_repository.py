@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
-from support.git_repositories import UserRepository, add_hook, git, open_repository, write
+from support.git_repositories import (
+    UserRepository,
+    add_hook,
+    commit_on,
+    git,
+    open_repository,
+    write,
+)
 
-from mulligan.tasks.ports.errors import RepositoryUnavailable
+from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.tasks.ports.repositories import Fence
 from mulligan.workers.repositories.checkouts import Checkouts
 from mulligan.workers.repositories.git_command import redact
 from mulligan.workers.repositories.git_repository import GitRepository
+from mulligan.workers.repositories.local_repository import LocalRepository
 from mulligan.workers.repositories.mirror import mirror_name, without_credentials
 
 BRANCH = "mulligan/loop"
@@ -163,6 +173,34 @@ def test_a_repository_that_belongs_to_somebody_else_is_read(
         os.chown(path, 61_234, 61_234)
     assert repository.resolve("main")
     assert repository.take_fence("loop")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_root_leaves_no_file_in_the_repository_of_somebody_else(
+    origin: Path, tmp_path: Path
+) -> None:
+    for path in (origin, *origin.rglob("*")):
+        os.chown(path, 61_234, 61_234)
+    with pytest.raises(BadInput, match="belongs to user 61234, as whom git cannot use it"):
+        open_repository(tmp_path / "cache", f"file://{origin}")
+    with tempfile.TemporaryDirectory(prefix="of a user-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        moved = Path(shutil.move(origin, folder))
+        repository = open_repository(tmp_path / "cache", f"file://{folder}/{moved.name}")
+        assert isinstance(repository, LocalRepository)
+        assert repository.take_fence("loop")
+        assert {path.lstat().st_uid for path in moved.rglob("*")} == {61_234}
+
+
+def test_a_fetch_that_was_killed_leaves_no_lock(
+    repository: GitRepository, origin: Path, tmp_path: Path
+) -> None:
+    first = repository.resolve("main") or ""
+    new = commit_on(origin, first, {"new.txt": "new\n"})
+    git(origin, "update-ref", "refs/heads/main", new)
+    (mirror,) = (tmp_path / "cache" / "mirrors").glob("origin-*[0-9a-f]")
+    (mirror / "refs/heads/main.lock").touch()
+    assert repository.resolve("main") == new
 
 
 def test_addresses_without_credentials() -> None:
