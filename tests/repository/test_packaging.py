@@ -136,6 +136,7 @@ def test_the_wheel_works_in_an_empty_environment_from_another_directory(
         "fold",
         "plan",
         "recheck",
+        "repositories",
         "submit",
         "sweep",
         "verify",
