@@ -24,7 +24,7 @@ from mulligan.policies.jobs.job import (
 )
 from mulligan.policies.loops.budget import LoopBudget
 from mulligan.policies.loops.numbers import NotBoolean, Whole
-from mulligan.policies.problem import MOST_FOUND, FieldError, Problem
+from mulligan.policies.problem import MOST_FOUND, FieldError, FieldPath, Problem
 from mulligan.policies.suggestions import did_you_mean, name_hint
 from mulligan.policies.value import Value
 
@@ -303,6 +303,22 @@ def item_job(loop: LoopConfig, item: ItemSpec, *, labels: dict[str, str] | None 
         workspace=item.workspace or loop.item_workspace(),
         labels={**(labels or {}), "loop": loop.name, "item": item.id},
     )
+
+
+#: The fields of a loop that a workspace of its items comes from.
+_OF_WORKSPACE = {"git": "repo", "ref": "base"}
+
+
+def spec_path(loop: LoopConfig, path: FieldPath) -> FieldPath:
+    """Return the place in a loop's files of a problem of an item's job in a repository."""
+    if loop.repo is None:
+        return path
+    match path:
+        case ("workspace", str() as name, *rest):
+            return (_OF_WORKSPACE.get(name, name), *rest)
+        case ("verifiers", int() as index, *rest):
+            return ("verifiers", max(0, index - (2 if loop.edits else 1)), *rest)
+    return path
 
 
 def own_verifiers(job: Job) -> list[VerifierSpec]:

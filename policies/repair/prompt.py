@@ -66,17 +66,19 @@ def build_corrected_prompt(
     truncated: bool = False,
     constrained: bool = False,
     fresh: bool = False,
+    in_directory: bool = False,
     goes_on: bool = False,
 ) -> str:
     """Build the prompt of the next attempt from the task and the last attempt's errors.
 
     ``failure``: that of an attempt without results, which raised an exception.
     ``becomes_file``: the answer is the content of a file. ``truncated``: the last one was cut off.
-    ``goes_on``: the next attempt works in a directory that has the changes of an earlier one.
+    ``in_directory``: the next attempt changes files, and its answer is only a remark. ``goes_on``:
+    they have the changes of an earlier attempt.
     ``constrained``: the next answer can only be one that fits the contract, so that the prompt
     has no word about its form. ``fresh``: start over, without anything of the last answer.
     """
-    bare = fresh or constrained or not instruction.show_last_answer
+    bare = fresh or constrained or in_directory or not instruction.show_last_answer
     shown = last_answer if not bare and (last_answer or "").strip() else None
     records = [classify_failure(r, source="verify", truncated=truncated) for r in _failed(results)]
     records = records or ([failure] if failure is not None else [])
@@ -88,6 +90,8 @@ def build_corrected_prompt(
     else:
         ruled_out = constrained and instruction.action in RULED_OUT
         lines = _lines(None if ruled_out else instruction, corrections)
+    if in_directory:
+        lines = [_for_directory(line) for line in lines]
     known = wording.FILE_COERCIONS if becomes_file else wording.COERCIONS
     reminders = [known[name] for name in dict.fromkeys(coercions) if name in known]
     hints = [] if fresh or constrained else _worked(worked_before)
@@ -102,6 +106,12 @@ def build_corrected_prompt(
         _listed(wording.DO_NOW, [*_numbered(lines), *([] if constrained else reminders)]),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _for_directory(line: str) -> str:
+    for answer, work in wording.IN_DIRECTORY.items():
+        line = line.replace(answer, work)
+    return line
 
 
 def fenced(text: str, tag: str = "") -> str:

@@ -74,6 +74,7 @@ def plan_next(
         truncated=output is not None and output.truncated,
         constrained=constrained,
         fresh=fresh,
+        in_directory=_works_in_directory(job),
         goes_on=kept is not None,
     )
     return AttemptPlan(
@@ -89,6 +90,12 @@ def plan_next(
         kept_score=kept_score,
         conflicts=plan.conflicts + (verdict.failure.cause == MERGE_CONFLICT),
     )
+
+
+def _works_in_directory(job: Job) -> bool:
+    """Whether attempts change files themselves, so that a text is not their answer."""
+    space = job.workspace
+    return job.merges and space is not None and not (space.edits or space.output_file)
 
 
 def _best_work(

@@ -17,6 +17,14 @@ KEEP_TESTS = "{passed} of {collected} tests pass"
 WORKED_BEFORE = "What fixed this error before:"
 DO_NOW = "Do this now:"
 LEFT_OUT = "[… {count} characters left out …]"
+#: Advice about answers, as it is for work in a directory.
+IN_DIRECTORY: dict[str, str] = {
+    "Answer with the whole file: valid code and no other words.": "Correct the code.",
+    "Answer with the whole file. Define every name": "Define every name",
+    "Answer with the whole file and do not change the tests.": "Do not change the tests.",
+    "Correct the answer so that it passes.": "Correct the code so that it passes.",
+    "Correct the answer.": "Correct the code.",
+}
 #: Reminders that make a free repair unnecessary in the next answer.
 COERCIONS: dict[str, str] = {
     "fence": "Do not put ``` around the JSON.",

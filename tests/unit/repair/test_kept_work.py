@@ -115,3 +115,19 @@ def test_the_prompt_after_a_conflict_quotes_it() -> None:
     assert "Your change of app.py conflicts with what was merged meanwhile." in (
         following.prompt or ""
     )
+
+
+def test_advice_is_about_files_if_the_attempt_changes_files() -> None:
+    """Given broken code in a repository, then nobody asks for a whole file as the answer."""
+    finding = Finding(message="invalid syntax", code="syntax_error", path="app.py")
+    broken = VerificationResult(
+        status=VerificationStatus.FAIL, verifier_id="pytest.subprocess", errors=(finding,)
+    )
+    verdict = judged(AttemptPlan(), broken, SKIPPED, seen=RetryMemory())
+    output = Output(text="I have done it.", commit="new", base="base")
+    following = plan_next(
+        job(), AttemptPlan(), verdict, Retry(reason="x"), output=output, asked_with=Decoding()
+    )
+    assert "whole file" not in (following.prompt or "")
+    assert "Correct the code." in (following.prompt or "")
+    assert "I have done it." not in (following.prompt or ""), "a remark proves nothing"
