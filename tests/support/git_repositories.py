@@ -122,16 +122,21 @@ def open_repository(cache: Path, name: Path | str) -> GitRepository:
 
 def files_of(repository: Path, commit: str) -> dict[str, tuple[str, bytes]]:
     """Return the modes and contents of a commit, by path."""
-    found = {}
-    for line in git(repository, "ls-tree", "-r", "-z", commit).split("\0"):
-        if line:
-            meta, _, path = line.partition("\t")
-            mode, kind, oid = meta.split()
-            content = b""
-            if kind == "blob":
-                argv = ["git", "cat-file", "blob", oid]
-                content = subprocess.run(argv, cwd=repository, capture_output=True).stdout
-            found[path] = (mode, content)
+    entries = git(repository, "ls-tree", "-r", "-z", commit).split("\0")
+    parsed = [
+        (line.partition("\t")[2], line.partition("\t")[0].split()) for line in entries if line
+    ]
+    wanted = "".join(f"{oid}\n" for _, (_, kind, oid) in parsed if kind == "blob")
+    argv = ["git", "cat-file", "--batch"]
+    out = subprocess.run(argv, cwd=repository, input=wanted.encode(), capture_output=True).stdout
+    found, at = {}, 0
+    for path, (mode, kind, _) in parsed:
+        content = b""
+        if kind == "blob":
+            end = out.index(b"\n", at)
+            size = int(out[at:end].split()[2])
+            content, at = out[end + 1 : end + 1 + size], end + size + 2
+        found[path] = (mode, content)
     return found
 
 
