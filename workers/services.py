@@ -43,6 +43,7 @@ from mulligan.workers.ledger.stores.blobs import blob_store
 from mulligan.workers.local.embedded_redis import EmbeddedRedis
 from mulligan.workers.local.home import is_up
 from mulligan.workers.loops.attempt_work import AttemptWork
+from mulligan.workers.loops.cache_tidying import CacheTidying
 from mulligan.workers.loops.delivery import Delivery
 from mulligan.workers.loops.prices import cost_of, token_price
 from mulligan.workers.loops.workspace_trees import BlobsAndTrees, WorkspaceTrees
@@ -190,6 +191,7 @@ def build_services(
         answer=AttemptWork(
             trees=trees,
             save_interval=settings.save_interval,
+            tidy=CacheTidying(settings.repository_cache, settings.repository_cache_cap).tidy_if_due,
             show=ledger.live_transcripts.add,
             step=step,
         ).answer,

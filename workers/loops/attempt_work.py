@@ -50,6 +50,8 @@ class AttemptWork:
 
     trees: WorkspaceTrees
     save_interval: float
+    #: Called after each attempt in a repository.
+    tidy: Callable[[], None] = lambda: None
     #: Shows the last lines of a transcript to those who watch: job, attempt, lines.
     show: Callable[[str, int, Sequence[str]], None] = lambda _job, _attempt, _lines: None
     #: Called at named steps, where crash tests kill a process.
@@ -86,6 +88,7 @@ class AttemptWork:
                 output, error = _ask(runner, asked, checkout, space)
             commit = self._save_at_last(checkout, transcript)
             self._step("saved", request)
+            self.tidy()
             if error is not None and (commit == began or not _may_be_verified(error)):
                 raise error
             return output.model_copy(
