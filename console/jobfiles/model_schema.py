@@ -36,6 +36,8 @@ ACCEPT_TEXT = frozenset(
     {"as_tuple", "OpenAIOptions._stop_as_tuple", "ScriptedAnswer._from_text",
      "VerifierSpec._from_id", "RunnerSpec._from_profile"}
 )  # fmt: skip
+#: Validators that also accept one word.
+ACCEPT_WORD = {"Deliver._from_word": "branch"}
 #: Validators that do not change what may be written.
 ACCEPT_THE_SAME = frozenset(
     {
@@ -53,7 +55,9 @@ def _requires_text(name: str) -> Schema:
 
 #: What validators of whole models check.
 MODEL_RULES: dict[str, Schema] = {
-    "Workspace": {"anyOf": [_requires_text(name) for name in ("path", "profile", "snapshot")]},
+    "Workspace": {
+        "anyOf": [_requires_text(name) for name in ("path", "profile", "snapshot", "git")]
+    },
     "ContractSchema.Options": {"anyOf": [{"required": ["schema"]}, {"required": ["model"]}]},
     "TextMatch.Options": {
         "anyOf": [
@@ -130,16 +134,20 @@ class _AsWritten(GenerateJsonSchema):
             return {**inner, "type": ["integer", "string"], "pattern": _AMOUNT}
         if name in ACCEPT_TEXT:
             return {"anyOf": [dict(_TEXT), inner]}
+        if name in ACCEPT_WORD:
+            return {"anyOf": [{**_TEXT, "const": ACCEPT_WORD[name]}, inner]}
         # A plug-in's function may accept anything.
         return inner if name in ACCEPT_THE_SAME else {}
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         made: Schema = super().model_schema(schema)
         cls: type[BaseModel] = schema["cls"]
+        # A model that may also be a text has its fields in the second choice.
+        fields: Schema = made.get("anyOf", [made])[-1].get("properties", {})
         for name, text in _comments(cls):
-            if name in made.get("properties", {}):
-                made["properties"][name]["description"] = text
-        for name, field in made.get("properties", {}).items():
+            if name in fields:
+                fields[name]["description"] = text
+        for name, field in fields.items():
             field.update(FIELD_RULES.get(f"{cls.__qualname__}.{name}", {}))
         return {**made, **MODEL_RULES.get(cls.__qualname__, {})}
 
@@ -168,7 +176,7 @@ def tidy(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     made = {_key(key, value): _value(key, value) for key, value in schema.items()}
-    if "additionalProperties" in made and made.get("anyOf", [{}])[0] == _TEXT:
+    if "additionalProperties" in made and made.get("anyOf", [{}])[0].get("type") == "string":
         # A model that may also be a text: refuse unknown fields where its fields are listed.
         made["anyOf"][1]["additionalProperties"] = made.pop("additionalProperties")
     if made.get("pattern") == _DURATION and made.get("exclusiveMinimum") == 0:

@@ -7,7 +7,7 @@ are therefore replaced by valid ones, and problems of the replacements are left 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
@@ -25,11 +25,13 @@ from mulligan.policies.loops.spec import (
     item_hint,
     item_job,
     item_set_problems,
+    spec_path,
 )
 from mulligan.policies.problem import MOST_FOUND, FieldPath, Problem, distinct
 from mulligan.policies.value import Value
 from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.jobs.validation_errors import problems_of
+from mulligan.tasks.loops.change import OWN_WORKSPACE
 from mulligan.workers.admission.intake import offline_rules
 from mulligan.workers.loops.prices import token_price
 from mulligan.workers.settings.model import Settings
@@ -51,13 +53,20 @@ class LoopRules:
     check: Check
     #: Whether the cost of a runner's answers is known.
     priced: Callable[[RunnerSpec], bool]
+    #: Finds what is wrong with the loop's repository and its branches.
+    repository: Callable[[LoopConfig], Iterable[Problem]] = lambda _: ()
 
 
-def loop_rules(settings: Settings, check: Check | None = None) -> LoopRules:
+def loop_rules(
+    settings: Settings,
+    check: Check | None = None,
+    repository: Callable[[LoopConfig], Iterable[Problem]] = lambda _: (),
+) -> LoopRules:
     """Return the rules of this installation; by default those for files on this host."""
     return LoopRules(
         check=check or offline_rules(settings).problems,
         priced=lambda runner: token_price(runner, settings) is not None,
+        repository=repository,
     )
 
 
@@ -120,6 +129,7 @@ def inspect_loop(
         *(_job_problems(loop, item, config, rules, malformed) for item in items),
         config.place(*_price_problems(loop, items, rules, malformed)),
         config.place(*_number_problems(items)),
+        config.place(*_repository_problems(loop, rules, malformed)),
     )
     problems = distinct(chain(problems, *checks))
     if problems or not items:
@@ -133,13 +143,18 @@ def inspect_loop(
 
 def _read(model: type[Model], raw: Any, valid: Mapping[str, Any]) -> tuple[Model, list[Problem]]:
     """Return the value, with ``valid`` parts in place of malformed ones, and the problems."""
-    try:
-        return model.model_validate(raw), []
-    except ValidationError as error:
-        problems = problems_of(error, model, show_values=True, most=MOST_FOUND)
+    problems: list[Problem] = []
+    while True:
+        try:
+            return model.model_validate(raw), problems
+        except ValidationError as error:
+            found = problems_of(error, model, show_values=True, most=MOST_FOUND)
+        # What belongs to a malformed repository may be right.
+        if all(each.path[:1] != ("repo",) for each in problems):
+            problems += found
         # With so many problems nothing else is checked, whatever the value is.
-        mended = _mended(raw, problems, valid) if len(problems) < MOST_FOUND else valid
-        return model.model_validate(mended), problems
+        mended = _mended(raw, found, valid) if len(problems) < MOST_FOUND else dict(valid)
+        raw = dict(valid) if mended == raw else mended
 
 
 def _mended(raw: Any, problems: Sequence[Problem], valid: Mapping[str, Any]) -> dict[str, Any]:
@@ -251,6 +266,15 @@ def _price_problems(
             yield Problem(message, ("budget", scope, "money"), "not_allowed")
 
 
+def _repository_problems(
+    loop: LoopConfig, rules: LoopRules, malformed: set[str]
+) -> Iterator[Problem]:
+    if loop.repo is not None and "repo" not in malformed:
+        for problem in rules.repository(loop):
+            if problem.path[0] not in malformed:
+                yield problem
+
+
 # -- the job of an item ----------------------------------------------------------------------------
 
 
@@ -259,12 +283,15 @@ def _job_problems(
 ) -> Iterator[Problem]:
     """Find every reason not to accept the job of an item, and name the field that causes it."""
     spec, runner = item.spec, item.spec.runner or loop.runner
+    if loop.repo is not None and spec.workspace is not None:
+        yield from item.place(OWN_WORKSPACE)
+        return
     job = item_job(loop.model_copy(update={"runner": runner or _RUNNER}), spec)
     for problem in rules.check(job):
         # The allowed combinations of verifiers depend on the runner.
         if runner is None and (problem.path[:1] == ("runner",) or problem.path == ("verifiers",)):
             continue
-        owner, path = _owner(problem.path, spec)
+        owner, path = _owner(loop, problem.path, spec)
         found = Problem(problem.message, path, problem.code)
         if owner == "loop":
             if not path or path[0] not in malformed:
@@ -273,8 +300,11 @@ def _job_problems(
             yield from item.place(found if path else Problem(str(problem), code=problem.code))
 
 
-def _owner(path: FieldPath, spec: ItemSpec) -> tuple[str, FieldPath]:
+def _owner(loop: LoopConfig, path: FieldPath, spec: ItemSpec) -> tuple[str, FieldPath]:
     """Return whether the loop or the item causes a problem of the job, and by which field."""
+    if loop.repo is not None and path[:1] == ("workspace",):
+        return "loop", spec_path(loop, path)
+    path = spec_path(loop, path)
     match path:
         case ("policy", *rest):
             return "loop", tuple(rest)

@@ -23,6 +23,7 @@ from mulligan.console.http.models import loop_models
 from mulligan.console.loopfiles.import_seed import import_seed
 from mulligan.console.loopfiles.inspect_loop import loop_rules
 from mulligan.console.loopfiles.loop_file import lint_loop, read_loop, read_specs
+from mulligan.console.loopfiles.repository_rules import local_repository_problems
 from mulligan.policies.figures.format import counted
 from mulligan.tasks.loops import change, view
 from mulligan.tasks.loops.registry import preview_loop
@@ -32,11 +33,14 @@ from mulligan.workers.settings.model import load_settings
 
 def lint(path: Path, param: Parameters = None, json: Json = False) -> None:
     """Check a loop and its spec files without running them."""
+    settings = load_settings()
     problems = lint_loop(
         path,
         parameters=read_pairs(param, "--param"),
         environment=os.environ,
-        rules=loop_rules(load_settings()),
+        rules=loop_rules(
+            settings, repository=lambda loop: local_repository_problems(settings, loop)
+        ),
     )
     if json:
         screen.emit({"ok": not problems, "problems": [str(each) for each in problems]})
@@ -60,12 +64,20 @@ def create(
     json: Json = False,
 ) -> None:
     """Create a loop from its files."""
+    settings = load_settings()
     with open_loops() as context:
         document = read_loop(
             path,
             parameters=read_pairs(param, "--param"),
             environment=os.environ,
-            rules=loop_rules(load_settings(), context.intake.problems),
+            rules=loop_rules(
+                settings,
+                context.intake.problems,
+                lambda loop: (
+                    [*local_repository_problems(settings, loop)]
+                    or change.repository_problems(context, loop)
+                ),
+            ),
         )
         if dry_run:
             _print_plan(loop_models.plan_document(preview_loop(context, document)), json)

@@ -166,7 +166,12 @@ def test_schema_and_loader_accept_the_same_durations(text: str) -> None:
 def test_every_rule_of_the_schema_names_code_that_exists() -> None:
     schema_for("job")  # imports every model
     classes = {each.__qualname__: each for each in _subclasses(BaseModel)}
-    rules = {*model_schema.ACCEPT_TEXT, *model_schema.ACCEPT_THE_SAME, *model_schema.FIELD_RULES}
+    rules = {
+        *model_schema.ACCEPT_TEXT,
+        *model_schema.ACCEPT_WORD,
+        *model_schema.ACCEPT_THE_SAME,
+        *model_schema.FIELD_RULES,
+    }
     missing = set(model_schema.MODEL_RULES) - set(classes)
     for name in rules - {each.__qualname__ for each in (text_match.as_tuple, refuse_boolean)}:
         owner = name.rpartition(".")[0]

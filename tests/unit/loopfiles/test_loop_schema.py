@@ -67,6 +67,11 @@ def test_schema_and_loader_accept_the_documents(block: str, tmp_path: Path) -> N
     assert [str(each) for each in found if "workspace" not in str(each)] == []
 
 
+REPOSITORY: dict[str, Any] = {
+    "repo": "project", "branch": "mulligan/a", "base": "main", "protect": ["tests/**"],
+    "setup": {"run": [["make", "setup"]], "cache": ["node_modules"], "key": ["package-lock.json"]},
+    "already_done": "refuse", "edits": False, "deliver": "branch",
+}  # fmt: skip
 LOOPS: list[tuple[dict[str, Any], bool]] = [
     ({}, True),
     ({"name": "-"}, False),
@@ -96,6 +101,14 @@ LOOPS: list[tuple[dict[str, Any], bool]] = [
     ({"budget": {"item": {"tokens": "0k"}}}, False),
     ({"budget": {"item": {"tokens": "many"}}}, False),
     ({"budget": {"week": {"tokens": 1}}}, False),
+    (REPOSITORY, True),
+    ({**REPOSITORY, "deliver": {"fast_forward": "main"}, "sync": "main"}, True),
+    ({**REPOSITORY, "deliver": {"command": ["make", "deliver"]}}, True),
+    ({**REPOSITORY, "deliver": {"push": "main"}}, False),
+    ({**REPOSITORY, "deliver": "main"}, False),
+    ({**REPOSITORY, "already_done": "maybe"}, False),
+    ({**REPOSITORY, "setup": {"cache": ["node_modules"]}}, False),
+    ({"workspace": {"git": "project", "ref": "main"}}, True),
     ({"runner": {"profile": "coder", "temperature": 0.2}}, True),
     ({"runner": {"profile": "coder", "temperatur": 0.2}}, False),
 ]

@@ -1,0 +1,79 @@
+"""The repository of a loop file: what is wrong with it is said at its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.git_repositories import UserRepository
+
+from mulligan.console.loopfiles.inspect_loop import loop_rules
+from mulligan.console.loopfiles.loop_file import lint_loop
+from mulligan.console.loopfiles.repository_rules import local_repository_problems
+from mulligan.workers.settings.model import load_settings
+
+ITEM: dict[str, Any] = {"id": "A", "prompt": "p", "verifiers": ["json.object"]}
+
+
+def lint(folder: Path, *items: dict[str, Any], **config: Any) -> list[str]:
+    loop = {"name": "a", "runner": {"kind": "scripted", "answers": ["x"]}, **config}
+    path = folder / "loop.yaml"
+    path.write_text(json.dumps({"loop": loop, "items": list(items) or [ITEM]}))
+    settings = load_settings(allow_inline=True, repositories={"shop": "/nowhere/shop"})
+    rules = loop_rules(settings, repository=lambda loop: local_repository_problems(settings, loop))
+    found = lint_loop(str(path), parameters={}, environment={}, rules=rules)
+    return [str(each).removeprefix(f"{path}:1: ") for each in found]
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"repo": "user"}, None),
+        ({"repo": "./user"}, None),
+        ({"repo": "https://git.example/shop.git"}, None),
+        ({"repo": "uesr"}, "loop.repo: there is no directory 'uesr' beside this file, and no"),
+        ({"repo": "shp"}, "mulligan.toml; did you mean 'shop'?"),
+        ({"repo": "shop"}, "loop.repo: there is no directory /nowhere/shop"),
+        ({"repo": "./missing"}, "loop.repo: there is no directory "),
+        ({"repo": "plain"}, "is not a git repository: run `git init` there, or name another"),
+        ({"repo": "ext::sh -c x"}, "loop.repo: ext::sh -c x: only https, http, ssh"),
+        ({"repo": "user", "branch": "main"}, "loop.branch: main is checked out in "),
+        ({"repo": "user", "base": "x"}, "has no branch, tag or commit 'x'"),
+        ({"repo": "user", "sync": "x"}, "loop.sync: "),
+        ({"repo": "user", "branch": "a..b"}, "loop.branch: 'a..b' is not the name of a branch"),
+        ({"repo": 1, "base": "main"}, "loop.repo: must be a string"),
+        ({"base": "main"}, "loop.base: belongs to repo"),
+        ({"repo": "user", "workspace": {"path": "."}}, "loop.workspace: give either repo or"),
+        (
+            {"repo": "user", "setup": {"run": ["install"]}},
+            "loop.setup.run[0]: no command 'install'",
+        ),
+    ],
+)
+def test_the_repository_of_a_loop_is_checked(
+    tmp_path: Path, config: dict[str, Any], problem: str | None
+) -> None:
+    UserRepository.make(tmp_path / "user")
+    (tmp_path / "plain").mkdir()
+    found = lint(tmp_path, **config)
+    if problem is None:
+        assert found == []
+    else:
+        assert len(found) == 1
+        assert problem in found[0]
+
+
+def test_the_problems_of_items_are_at_their_own_verifiers(tmp_path: Path) -> None:
+    """A loop with a repository adds verifiers before and after those of an item."""
+    UserRepository.make(tmp_path / "user")
+    wrong = {**ITEM, "verifiers": ["json.object", "json.objct"]}
+    own = {**ITEM, "id": "B", "workspace": {"path": "."}}
+    for edits in (False, True):
+        found = lint(tmp_path, wrong, own, repo="user", edits=edits)
+        assert found == [
+            "items[0].verifiers[1].id: unknown verifier 'json.objct'; did you mean 'json.object'?",
+            "items[1].workspace: the items of a loop with a repository have no workspace of their"
+            " own",
+        ]
