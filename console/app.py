@@ -25,6 +25,7 @@ from mulligan.console.http.routes import (
     login_routes,
     loop_item_routes,
     loop_routes,
+    loop_work_routes,
     metrics_routes,
     ops_routes,
     quality_routes,
@@ -47,6 +48,7 @@ _ROUTERS = (
     edit_routes,
     loop_routes,
     loop_item_routes,
+    loop_work_routes,
     scale_routes,
     page_routes,
 )

@@ -58,6 +58,10 @@ class EventFilter:
         return any((self.tenant, self.loop, self.owner))
 
 
+#: No job has this id.
+NO_EVENTS = EventFilter(job="-")
+
+
 @dataclass(frozen=True)
 class StreamEvent:
     """One encoded event."""
@@ -158,12 +162,18 @@ class Broadcast:
             if self._thread is None:
                 self._delivered = await run_in_threadpool(self._streams.newest)
                 self._start(asyncio.get_running_loop())
+        return self._admit(Listener(chosen, after, self._delivered, caller))
+
+    def attend(self, *, caller: str) -> Listener:
+        """Add a listener that gets no events, but counts and ends as others do; or raise 429."""
+        return self._admit(Listener(NO_EVENTS, None, (), caller))
+
+    def _admit(self, listener: Listener) -> Listener:
         if len(self._listeners) >= self._cap:
             raise _too_many(f"there are already {self._cap} listeners (listeners_cap)")
-        if sum(each.caller == caller for each in self._listeners) >= self._caller_cap:
+        if sum(each.caller == listener.caller for each in self._listeners) >= self._caller_cap:
             cap = self._caller_cap
             raise _too_many(f"this caller has {cap} listeners already (listeners_per_caller)")
-        listener = Listener(chosen, after, self._delivered, caller)
         self._listeners.add(listener)
         return listener
 

@@ -1,13 +1,14 @@
-"""What the HTTP app needs: services, tokens, the rate limit and the event broadcast."""
+"""What the HTTP app needs: services, tokens, limits and the event broadcast."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from celery import Celery
 
 from mulligan.console.http.broadcast import Broadcast
 from mulligan.console.http.rate_limit import RateLimit
+from mulligan.console.http.repository_reads import RepositoryReads
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.tokens import Tokens
@@ -23,6 +24,7 @@ class ConsoleContext:
     app: Celery
     rate: RateLimit
     broadcast: Broadcast
+    repository_reads: RepositoryReads = field(default_factory=RepositoryReads)
 
     @property
     def settings(self) -> Settings:

@@ -22,6 +22,8 @@ from mulligan.console.http.login_redirect import login_url
 from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.validation_errors import problem_of
 from mulligan.tasks.loops.change import LoopConflict, NoSuchLoop
+from mulligan.tasks.loops.rollback import NoSuchCheckpoint
+from mulligan.tasks.loops.session_views import NoSuchSession
 from mulligan.tasks.loops.view import NoSuchItem
 from mulligan.tasks.ports.errors import (
     BadInput,
@@ -29,6 +31,7 @@ from mulligan.tasks.ports.errors import (
     DamagedRecord,
     LedgerUnavailable,
     ProcessesBusy,
+    RepositoryUnavailable,
     StoreUnavailable,
 )
 
@@ -114,9 +117,10 @@ _MEANING = {
     409: "It conflicts with the current state",
     413: "The body is larger than request_cap",
     422: "A value is invalid; the details list every problem",
-    429: "Over the rate limit, or too many listeners or costly checks; see Retry-After",
+    429: "Over the rate limit, or too many listeners, costly checks or reads of repositories; see"
+    " Retry-After",
     500: "A bug, with the id of its log entry, or a damaged record (code `damaged`), with its key",
-    503: "The ledger or the broker is away or refuses; see Retry-After",
+    503: "The ledger, the broker or a repository is away or refuses; see Retry-After",
 }
 
 
@@ -178,7 +182,9 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
 
     def on_unreachable(request: Request, error: Exception) -> Response:
         _LOG.warning("unreachable: %s", error)
-        message = unavailable(error)
+        caller = getattr(request.state, "caller", None)
+        trusted = caller is not None and caller.role != "producer" and caller.tenant is None
+        message = unavailable(error, details=trusted)
         headers = {"Retry-After": str(_RETRY_SECONDS)}
         return answer(request, HttpError(503, "unavailable", message, headers=headers))
 
@@ -197,16 +203,24 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
     app.add_exception_handler(BadInput, on_bad_input)
     app.add_exception_handler(NoSuchLoop, on_missing)
     app.add_exception_handler(NoSuchItem, on_missing)
+    app.add_exception_handler(NoSuchCheckpoint, on_missing)
+    app.add_exception_handler(NoSuchSession, on_missing)
     app.add_exception_handler(LoopConflict, on_conflict)
     app.add_exception_handler(DamagedRecord, on_damaged)
     app.add_exception_handler(StoreUnavailable, on_unreachable)
     app.add_exception_handler(OperationalError, on_unreachable)
 
 
-def unavailable(error: Exception) -> str:
-    """Return the reason for callers, without the ledger's address."""
+def unavailable(error: Exception, *, details: bool = False) -> str:
+    """Return the reason for callers, without the ledger's address.
+
+    ``details``: whether the caller may learn where a repository is, and what git said.
+    """
     if isinstance(error, BlobsUnavailable):
         return "the blob store cannot be reached"
+    if isinstance(error, RepositoryUnavailable):
+        why = str(error) if details else "the console's log says why"
+        return f"the repository cannot be used now: {why}"
     if not isinstance(error, LedgerUnavailable):
         return "the broker cannot be reached"
     return "the ledger cannot be reached" if error.reason == "away" else str(error)

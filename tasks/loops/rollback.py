@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mulligan.policies.loops.checkpoints import (
     Checkpoint,
@@ -39,6 +39,10 @@ _TRIES = 10
 _PLANNER = Requester(by="rollback")
 
 
+class NoSuchCheckpoint(BadInput):
+    """The loop has no such checkpoint."""
+
+
 def repository_of(context: LoopContext, snapshot: LoopSnapshot) -> Repository:
     """Return the repository of a loop. Raises LoopConflict if it has none."""
     if snapshot.config.repo is None:
@@ -46,10 +50,33 @@ def repository_of(context: LoopContext, snapshot: LoopSnapshot) -> Repository:
     return context.repository(snapshot.config.repo)
 
 
+def readable_repository(context: LoopContext, snapshot: LoopSnapshot) -> Repository:
+    """Return the repository of a loop for somebody who looks at it.
+
+    Raises LoopConflict if it has none, and RepositoryUnavailable if it is not here any more.
+    """
+    try:
+        return repository_of(context, snapshot)
+    except LoopConflict:
+        raise
+    except BadInput as error:
+        raise RepositoryUnavailable(str(error)) from error
+
+
 def read_checkpoints(context: LoopContext, snapshot: LoopSnapshot) -> list[Checkpoint]:
     """Return what is on the loop's branch since the loop began it, the newest first."""
-    repository = repository_of(context, snapshot)
+    repository = readable_repository(context, snapshot)
     return checkpoints_of(repository.history(snapshot.config.target), snapshot.loop.name)
+
+
+def find_checkpoint(checkpoints: Sequence[Checkpoint], start: str) -> Checkpoint:
+    """Return the checkpoint whose id begins so. Raises NoSuchCheckpoint or LoopConflict."""
+    found = [each for each in checkpoints if start and each.commit.startswith(start)]
+    if not found:
+        raise NoSuchCheckpoint(f"no checkpoint of the loop begins with {start!r}")
+    if len(found) > 1:
+        raise LoopConflict(f"several checkpoints begin with {start!r}")
+    return found[0]
 
 
 def checkpoints_of(history: Sequence[BranchCommit], loop: str) -> list[Checkpoint]:
@@ -105,14 +132,8 @@ def request_rollback(
 
     def decide(found: LoopSnapshot, now: float) -> LoopChange:
         nonlocal asked
-        if found.loop.rollback:
-            raise NotPossible("another rollback of this loop is not finished yet")
-        if item is not None and found.spec(item) is None:
-            raise NotPossible(f"the loop has no item {item!r}")
-        checkpoints = read_checkpoints(context, found)
-        asked = asked.model_copy(update={"to": _whole(checkpoints, to), "at": now})
-        if not undone_by(checkpoints, asked, found.specs):
-            raise NotPossible("nothing was merged after that: there is nothing to roll back")
+        plan = preview_rollback(context, found, to=to, item=item)
+        asked = asked.model_copy(update={"to": plan.to, "at": now})
         what = f"of {item}" if item else f"to {(asked.to or '')[:10]}"
         return LoopChange(rollback=asked.model_dump_json(), note=f"a rollback {what} was asked for")
 
@@ -120,14 +141,40 @@ def request_rollback(
     return asked
 
 
-def _whole(checkpoints: Sequence[Checkpoint], start: str | None) -> str | None:
-    if start is None:
-        return None
-    found = [each.commit for each in checkpoints if start and each.commit.startswith(start)]
-    if len(found) != 1:
-        how = "several checkpoints begin" if found else "no checkpoint of the loop begins"
-        raise NotPossible(f"{how} with {start!r}")
-    return found[0]
+@dataclass(frozen=True, kw_only=True)
+class RollbackPlan:
+    """What a rollback would do."""
+
+    #: The checkpoint to go back to.
+    to: str | None
+    item: str | None
+    #: The merges that it undoes, the newest first. Their items run again.
+    undone: Sequence[Checkpoint]
+
+    @property
+    def items(self) -> list[str]:
+        """The items that run again, the one that was merged first at the beginning."""
+        return list(dict.fromkeys(each.item for each in reversed(self.undone)))
+
+
+def preview_rollback(
+    context: LoopContext, snapshot: LoopSnapshot, *, to: str | None = None, item: str | None = None
+) -> RollbackPlan:
+    """Return what a rollback would do. Raises LoopConflict if it is not possible now."""
+    if snapshot.loop.rollback:
+        raise LoopConflict("another rollback of this loop is not finished yet")
+    if item is not None and snapshot.spec(item) is None:
+        raise LoopConflict(f"the loop has no item {item!r}")
+    checkpoints = read_checkpoints(context, snapshot)
+    try:
+        whole = None if to is None else find_checkpoint(checkpoints, to).commit
+        asked = Rollback(id="", to=whole, item=item)
+        undone = undone_by(checkpoints, asked, snapshot.specs)
+    except (NotPossible, NoSuchCheckpoint) as error:
+        raise LoopConflict(str(error)) from None
+    if not undone:
+        raise LoopConflict("nothing was merged after that: there is nothing to roll back")
+    return RollbackPlan(to=whole, item=item, undone=undone)
 
 
 def finish_rollback(context: LoopContext, name: str) -> bool:

@@ -1,15 +1,13 @@
-"""What people see of the work in a repository: checkpoints, changes and transcripts."""
+"""What people see of the work in a repository: what items and checkpoints changed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mulligan.policies.loops.loop import LoopSnapshot
-from mulligan.policies.value import Json
-from mulligan.tasks.loops.change import LoopConflict
 from mulligan.tasks.loops.context import LoopContext
-from mulligan.tasks.loops.rollback import read_checkpoints, repository_of
+from mulligan.tasks.loops.rollback import find_checkpoint, read_checkpoints, readable_repository
 from mulligan.tasks.ports.repositories import FileChange
 
 #: Bytes of a difference that people see.
@@ -29,25 +27,14 @@ class WorkDiff:
     merged: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionTranscript:
-    """What an agent did in an attempt."""
-
-    job_id: str
-    attempt: int
-    #: In order; each has ``seq``, ``at``, ``kind`` and ``text``, and more by its kind.
-    events: Sequence[Mapping[str, Json]] = field(default_factory=tuple)
-    #: Whether the whole transcript is kept, or only the last events of an attempt that runs.
-    is_kept: bool = False
-
-
 def checkpoint_diff(context: LoopContext, snapshot: LoopSnapshot, commit: str) -> WorkDiff:
-    """Return what a checkpoint changed. ``commit`` may be the beginning of its id."""
-    found = [each for each in read_checkpoints(context, snapshot) if each.commit.startswith(commit)]
-    if len(found) != 1:
-        raise LoopConflict(f"the loop has no checkpoint {commit!r}")
-    old = found[0].parent or found[0].commit
-    return _diff(context, snapshot, old, found[0].commit, merged=not found[0].undone)
+    """Return what a checkpoint changed. ``commit`` may be the beginning of its id.
+
+    Raises NoSuchCheckpoint.
+    """
+    found = find_checkpoint(read_checkpoints(context, snapshot), commit)
+    old = found.parent or found.commit
+    return _diff(context, snapshot, old, found.commit, merged=not found.undone)
 
 
 def item_diff(context: LoopContext, snapshot: LoopSnapshot, item: str) -> WorkDiff | None:
@@ -66,28 +53,11 @@ def item_diff(context: LoopContext, snapshot: LoopSnapshot, item: str) -> WorkDi
 def _diff(
     context: LoopContext, snapshot: LoopSnapshot, old: str, new: str, *, merged: bool
 ) -> WorkDiff:
-    repository = repository_of(context, snapshot)
+    repository = readable_repository(context, snapshot)
     return WorkDiff(
         old=old,
         new=new,
         changes=repository.changes(old, new),
         text=repository.diff(old, new, max_bytes=_LONGEST_DIFF),
         merged=merged,
-    )
-
-
-def read_session(
-    context: LoopContext, snapshot: LoopSnapshot, item: str, job_id: str, attempt: int
-) -> SessionTranscript:
-    """Return what the agent of an attempt did, also while it works."""
-    repository, name = repository_of(context, snapshot), f"{job_id}/{attempt}"
-    found = repository.transcript(snapshot.loop.name, item, name)
-    events = {int(each["seq"]): each for each in context.parse_transcript(found)}
-    for each in context.live_transcript(job_id, attempt):
-        events.setdefault(int(each["seq"]), each)
-    return SessionTranscript(
-        job_id=job_id,
-        attempt=attempt,
-        events=[events[seq] for seq in sorted(events)],
-        is_kept=bool(found),
     )

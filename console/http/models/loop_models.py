@@ -14,17 +14,19 @@ from mulligan.console.http.models.job_models import (
     redacted_options,
 )
 from mulligan.console.http.models.why_models import WhyRow, why_row
+from mulligan.console.http.models.work_models import RollbackRow, pending_rollback
 from mulligan.policies.jobs.job import RunnerSpec, Usage
 from mulligan.policies.loops.budget import RESOURCES, SHARED_SCOPES, Resource, SharedScope
 from mulligan.policies.loops.health import LoopHealth, loop_health
 from mulligan.policies.loops.loop import ItemRecord, LoopState, ShownState
 from mulligan.policies.loops.numbers import NotBoolean
-from mulligan.policies.loops.spec import PLAIN_LINE, ItemSpec
+from mulligan.policies.loops.spec import PLAIN_LINE, ItemSpec, LoopConfig
 from mulligan.policies.loops.why import Reason
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.registry import ItemRunView, LoopPreview, LoopSummary
 from mulligan.tasks.loops.view import ItemView, LoopView
 from mulligan.tasks.ports.ledger import LiveItem, LoopNote
+from mulligan.workers.repositories.git_command import redact
 
 #: The most items that one request may add.
 MAX_ITEMS = 1000
@@ -107,6 +109,14 @@ class LoopDetail(LoopRow):
     version: int
     #: As it was configured, without default values.
     config: dict[str, Any]
+    #: The repository that its items change, without credentials, and the branch with passed work.
+    repo: str | None
+    branch: str | None
+    #: A rollback that is not finished yet.
+    rollback: RollbackRow | None
+    #: The commit of the branch that was delivered last, and why that failed.
+    delivered: str | None
+    delivery_problem: str | None
 
 
 class CreatedLoop(LoopDetail):
@@ -275,9 +285,9 @@ def _row_fields(summary: LoopSummary) -> dict[str, Any]:
 def _detail_fields(view: LoopView, why: Reason, *, texts: bool) -> dict[str, Any]:
     snapshot = view.snapshot
     config = snapshot.config
-    shown = config
+    shown = config if config.repo is None else config.model_copy(update={"repo": repo_of(config)})
     if not texts and config.runner is not None:
-        shown = config.model_copy(update={"runner": redacted_options(config.runner)})
+        shown = shown.model_copy(update={"runner": redacted_options(config.runner)})
     return {
         **_row_fields(view.summary),
         "holders": holder_rows(view.holders),
@@ -292,7 +302,17 @@ def _detail_fields(view: LoopView, why: Reason, *, texts: bool) -> dict[str, Any
         "why": why_row(why),
         "version": snapshot.loop.version,
         "config": shown.model_dump(mode="json", exclude_defaults=True),
+        "repo": repo_of(config),
+        "branch": config.target if config.repo is not None else None,
+        "rollback": pending_rollback(snapshot.loop),
+        "delivered": snapshot.loop.delivered or None,
+        "delivery_problem": snapshot.loop.delivery_problem or None,
     }
+
+
+def repo_of(config: LoopConfig) -> str | None:
+    """Return the repository of a loop without credentials."""
+    return None if config.repo is None else redact(config.repo)
 
 
 def runner_name(runner: RunnerSpec | None) -> str | None:

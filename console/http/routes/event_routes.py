@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any
 
@@ -52,7 +52,10 @@ class EventStream(Response):
         listener: Listener,
         allowed: Allowed,
         status_code: int = 200,
+        *,
+        chunks: AsyncIterator[bytes] | None = None,
     ) -> None:
+        """``chunks``: what to send instead of events."""
         super().__init__(
             status_code=status_code,
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
@@ -61,6 +64,7 @@ class EventStream(Response):
         self._broadcast = broadcast
         self._listener = listener
         self._allowed = allowed
+        self._chunks = broadcast.chunks(listener) if chunks is None else chunks
 
     async def __call__(
         self,
@@ -96,7 +100,7 @@ class EventStream(Response):
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for chunk in self._broadcast.chunks(self._listener):
+        async for chunk in self._chunks:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

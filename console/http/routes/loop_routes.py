@@ -38,6 +38,7 @@ from mulligan.policies.loops.spec import ItemSpec, LoopConfig
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.registry import list_loops, preview_loop, read_log
 from mulligan.tasks.loops.view import LoopView, view_loop, why, why_of
+from mulligan.tasks.ports.errors import refuse
 from mulligan.tasks.ports.ledger import Requester
 
 LoopId = Annotated[
@@ -153,6 +154,8 @@ def _tenant(caller: Caller, requested: str | None) -> str:
 
 
 def _dry_run(context: ConsoleContext, asked: LoopBody) -> LoopPlan:
+    wrong = change.repository_problems(context.services.loops, asked.document.loop)
+    refuse(problem.below("loop") for problem in wrong)
     return plan_document(preview_loop(context.services.loops, asked.document))
 
 
@@ -174,7 +177,7 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
     @router.get("/api/loops/{loop_id}", responses=errors(404))
     def show(loop_id: LoopId, caller: Reader) -> LoopDetail:
         """Show a loop: its state, who works on it, its budget and why it does not run."""
-        return _shown(context, caller, loop_id)
+        return shown_loop(context, caller, loop_id)
 
     @router.get("/api/loops/{loop_id}/health", responses=errors(404))
     def health(loop_id: LoopId, caller: Reader) -> LoopHealthDocument:
@@ -223,13 +226,13 @@ def _add_changing(router: APIRouter, context: ConsoleContext) -> None:
         values = dict(storable_object(body))
         visible_loop(context, caller, loop_id)
         change.configure(loops, loop_id, values, changes)
-        return _shown(context, caller, loop_id)
+        return shown_loop(context, caller, loop_id)
 
     def mover(verb: Verb) -> Callable[..., LoopDetail]:
         def move(loop_id: LoopId, caller: Reader, changes: Changes) -> LoopDetail:
             visible_loop(context, caller, loop_id)
             change.move(loops, loop_id, verb, changes)
-            return _shown(context, caller, loop_id)
+            return shown_loop(context, caller, loop_id)
 
         return move
 
@@ -276,6 +279,7 @@ def visible_loop(context: ConsoleContext, caller: Caller, name: str) -> LoopView
     return view_loop(context.services.loops, name, tenant=caller.tenant, owner=caller.owner)
 
 
-def _shown(context: ConsoleContext, caller: Caller, name: str) -> LoopDetail:
+def shown_loop(context: ConsoleContext, caller: Caller, name: str) -> LoopDetail:
+    """Return a loop as a caller sees it, or raise 404."""
     view = visible_loop(context, caller, name)
     return detail(view, why_of(context.services.loops, view), texts=caller.texts)

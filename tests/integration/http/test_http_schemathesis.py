@@ -85,6 +85,7 @@ def known(console: RunningConsole) -> dict[str, str]:
         "job_id": group.example,
         "loop_id": "alpha",
         "test_id": "one",
+        "commit": "0123abcd",
         "signature": group.signature,
         "target": group.signature,
         "pool": "attempt",
