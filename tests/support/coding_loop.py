@@ -17,6 +17,10 @@ from mulligan.tasks.loops.change import inject, reset
 from mulligan.tasks.loops.repository_sweep import unmerged_items
 from mulligan.tasks.loops.rollback import finish_rollback, read_checkpoints, request_rollback
 from mulligan.tasks.ports.ledger import JobView
+from mulligan.workers.ledger.connection.calls import connect
+from mulligan.workers.ledger.fake_redis import fake_client
+from mulligan.workers.ledger.redis_ledger import RedisLedger
+from mulligan.workers.settings.model import Settings
 from support.doubles import MovableClock
 from support.git_repositories import git
 from support.inline_fleet import ADA, InlineFleet
@@ -81,11 +85,27 @@ def coding_document(
 
 
 class CodingLoop(InlineFleet):
-    """A loop on a repository in one process. Time passes when a test lets it."""
+    """A loop on a repository in one process. Time passes when a test lets it.
 
-    def __init__(self, root: Path, repository: Path | str, **settings: Any) -> None:
-        self.clock = MovableClock()
-        super().__init__(root / "home", clock=self.clock, **settings)
+    ``redis_url``: the ledger, which several processes share; by default one in memory.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        repository: Path | str,
+        *,
+        clock: MovableClock | None = None,
+        redis_url: str | None = None,
+        **settings: Any,
+    ) -> None:
+        self.clock = clock or MovableClock()
+
+        def open_ledger(chosen: Settings) -> RedisLedger:
+            client = connect(redis_url) if redis_url else fake_client()
+            return RedisLedger(client, chosen, patience=5.0, test_clock=self.clock)
+
+        super().__init__(root / "home", open_ledger=open_ledger, **settings)
         self.repository = repository
 
     def start(self, *items: dict[str, Any], code: str = GOOD, **config: Any) -> None:
@@ -102,6 +122,20 @@ class CodingLoop(InlineFleet):
         """Let time pass and run what is due then."""
         self.clock.shift += seconds
         self.run()
+
+    def finish(self) -> None:
+        """Run until the loop is completed, however often something is due only later.
+
+        After a pause of the sweep, holders get another lease, so it runs several times in one.
+        """
+        for _ in range(100):
+            self.run()
+            if self.loop.rollback:
+                self.sweep()
+            elif self.loop.state == "completed":
+                return
+            self.clock.shift += self.settings.lease / 3
+        raise AssertionError(f"the loop does not end: {self.states(LOOP)}")
 
     # -- what became of it -------------------------------------------------------------------------
 

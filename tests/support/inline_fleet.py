@@ -15,10 +15,12 @@ from mulligan.tasks.jobs.verify import run_verification
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.plan import run_plan
 from mulligan.tasks.ports.ledger import Entry, Publication, Requester
+from mulligan.workers.celery.broker.queues import QUEUES
 from mulligan.workers.celery.leases import LeaseKeeper
+from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.services import Services, build_services
 from mulligan.workers.settings.model import Settings
-from support.doubles import MovableClock, fake_ledger
+from support.doubles import fake_ledger
 
 ADA = Requester(by="ada")
 
@@ -26,18 +28,24 @@ ADA = Requester(by="ada")
 class InlineFleet:
     """Runs everything that is published, one after the other."""
 
-    def __init__(self, home: Path, *, clock: MovableClock | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        open_ledger: Callable[[Settings], RedisLedger] = fake_ledger,
+        **settings: Any,
+    ) -> None:
         self.settings = Settings(
             home=home, repository_cache=home.parent / "cache", allow_inline=True, **settings
         )
-        self.ledger = fake_ledger(self.settings, clock=clock)
+        self.ledger = open_ledger(self.settings)
         self.waiting: deque[Publication] = deque()
         self.outcomes: list[Outcome] = []
         self.services: Services = build_services(
             self.settings,
             self.ledger,
             publish=self._publish,
-            leases=LeaseKeeper(self.ledger, interval=10.0),
+            leases=LeaseKeeper(self.ledger, interval=self.settings.lease / 3),
             local_paths=True,
         )
 
@@ -56,7 +64,7 @@ class InlineFleet:
             if until():
                 break
             if not self.waiting:
-                self._publish(self.ledger.sweep(empty_queues=["verify", "agent", "attempt"]))
+                self._publish(self.ledger.sweep(empty_queues=QUEUES))
             if not self.waiting:
                 break
             self.step(self.waiting.popleft().entry)

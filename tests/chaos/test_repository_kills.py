@@ -1,0 +1,379 @@
+"""A worker is killed or frozen at every step of the work in a repository.
+
+Nothing is lost and nothing is done twice: an item has passed exactly if it is merged, once. Each
+worker is a real process, with a real repository and confined agents. What another worker finds
+afterwards depends on the ledger and on the repository only.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import redis
+from support.coding_loop import BRANCH, GOOD, LOOP, CodingLoop, check_merged, item, merges
+from support.doubles import MovableClock
+from support.file_trees import die, in_child
+from support.git_repositories import UserRepository, files_of, git
+from support.inline_fleet import ADA
+from support.waiting import wait_for
+
+from mulligan.tasks.loops.rollback import request_rollback
+from mulligan.workers import crash_points
+from mulligan.workers.crash_points import REPOSITORY_STEPS, ROLLBACK_STEPS, STEPS
+from mulligan.workers.repositories.git_command import Git
+
+pytestmark = [pytest.mark.chaos, pytest.mark.real_models("command")]
+
+KILLED = -9
+#: Without the broker, which other tests have.
+ATTEMPT_STEPS = [each for each in (*STEPS, *REPOSITORY_STEPS) if each != "published"]
+#: Steps at which the first item is on the branch.
+LANDED = ("merge_landed", "merge_verified", "settle", "settled")
+#: An agent that works until another one goes on with its work.
+SLOW = f"""
+if has("half.txt"):
+    {GOOD}
+else:
+    write("half.txt", "half\\n")
+    time.sleep(60)
+"""
+Action = Callable[[CodingLoop], object]
+_Found = TypeVar("_Found")
+
+
+class Hosts:
+    """Workers of one loop, each a process of its own, and the repository that they share."""
+
+    def __init__(self, root: Path, redis_url: str, kind: str = "local") -> None:
+        self.lease = 30.0
+        self.user = UserRepository.make(root / "user")
+        self.origin = self.user.path if kind == "local" else self.user.bare(root / "origin.git")
+        self.repository = str(self.origin) if kind == "local" else f"file://{self.origin}"
+        #: Part of the command line of each agent.
+        self.mark = secrets.token_hex(8)
+        self.temporary = root / "tmp"
+        self.temporary.mkdir()
+        self._root, self._redis_url = root, redis_url
+        self._clock, self._workers = MovableClock(), 0
+
+    def worker(self) -> CodingLoop:
+        """Return a worker in this process, with a cache of its own."""
+        self._workers += 1
+        return CodingLoop(
+            self._root / f"host{self._workers}",
+            self.repository,
+            clock=self._clock,
+            redis_url=self._redis_url,
+            lease=self.lease,
+            max_claims=100,
+            save_interval=1,
+        )
+
+    def _acting(self, action: Action, at: str, number: str) -> Callable[[], None]:
+        worker = self.worker()
+
+        def act() -> None:
+            tempfile.tempdir = str(self.temporary)
+            if at:
+                crashes = Path(tempfile.mkdtemp())
+                (crashes / at).write_text(number)
+                crash_points._CRASH_DIR = str(crashes)
+            action(worker)
+
+        return act
+
+    def in_worker(self, action: Action, *, dies_at: str = "") -> int:
+        """Do something in a worker of its own, and return how that ended."""
+        return in_child(self._acting(action, dies_at, "SIGKILL"))
+
+    def start_worker(self, action: Action, *, stops_at: str = "") -> int:
+        """Let a worker of its own begin something, and return its process."""
+        child = os.fork()
+        if not child:
+            os._exit(in_child(self._acting(action, stops_at, "SIGSTOP")) and 1)
+        return child
+
+    def let_time_pass(self, seconds: float = 60.0) -> None:
+        self._clock.shift += seconds
+
+    def start(self, *names: str, code: str = GOOD) -> None:
+        """Create the loop, and let its hints be lost."""
+        items = [item(name) for name in names]
+        self.worker().start(*items, code=f"# {self.mark}\n{code}", concurrency=len(items))
+        self.let_time_pass()
+
+    def finish(self) -> None:
+        """Let another worker finish the loop, and check that nothing was lost or doubled."""
+        self.let_time_pass()
+        assert self.in_worker(CodingLoop.finish) == 0
+        self.check()
+
+    def check(self) -> None:
+        worker = self.worker()
+        assert set(worker.states(LOOP).values()) == {"passed"}
+        assert worker.loop.state == "completed"
+        check_merged(worker, self.origin)
+        found = files_of(self.origin, BRANCH)
+        assert all(found[f"{name}.txt"][1] == b"done\n" for name in worker.states(LOOP))
+        assert self.agents() == []
+
+    def refs(self, kind: str) -> list[str]:
+        return git(self.origin, "for-each-ref", f"refs/mulligan/{kind}").splitlines()
+
+    def tips(self) -> str:
+        return git(self.origin, "for-each-ref", "refs/heads", "refs/mulligan/fence")
+
+    def agents(self) -> list[int]:
+        """Return the processes of agents."""
+        return [each for each in _processes() if self.mark in _command_line(each)]
+
+    def check_tidy(self) -> None:
+        """Check that a worker has removed the directories of those that were killed."""
+        assert list(self.temporary.glob("mulligan-*")) == []
+
+
+def _processes() -> list[int]:
+    return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+
+
+def _command_line(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def make_hosts(
+    tmp_path: Path, redis_socket: Path, redis_client: redis.Redis
+) -> Callable[..., Hosts]:
+    """Return a function that makes new ones, with an empty ledger."""
+
+    def make(kind: str = "local") -> Hosts:
+        redis_client.flushall()
+        root = tmp_path / secrets.token_hex(4)
+        return Hosts(root, f"unix://{redis_socket}", kind)
+
+    return make
+
+
+@pytest.fixture
+def hosts(make_hosts: Callable[..., Hosts]) -> Hosts:
+    return make_hosts()
+
+
+# -- killed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ATTEMPT_STEPS)
+def test_a_worker_is_killed_at_a_step_of_an_attempt(hosts: Hosts, name: str) -> None:
+    # Only the second of two attempts is merged into something that it was not verified with.
+    names = ["A", "B"] if name == "merge_verified" else ["A"]
+    hosts.start(*names)
+    assert hosts.in_worker(CodingLoop.run, dies_at=name) == KILLED
+    has_branch = git(hosts.origin, "branch", "--list", BRANCH) != ""
+    assert (merges(hosts.origin) if has_branch else []) == (["A"] if name in LANDED else [])
+    hosts.finish()
+    hosts.check_tidy()
+    assert sorted(merges(hosts.origin)) == names
+    # An answer that is stored is not asked for again.
+    asked_again = name in ("saved", "answered")
+    assert len(hosts.refs("attempts")) == len(names) + asked_again
+
+
+@pytest.mark.parametrize("name", ["saved", "merge_landed"])
+def test_a_worker_of_a_remote_repository_is_killed(
+    make_hosts: Callable[..., Hosts], name: str
+) -> None:
+    hosts = make_hosts("remote")
+    hosts.start("A")
+    assert hosts.in_worker(CodingLoop.run, dies_at=name) == KILLED
+    hosts.finish()
+    assert merges(hosts.origin) == ["A"]
+
+
+@pytest.mark.parametrize("name", ROLLBACK_STEPS)
+def test_a_worker_is_killed_at_a_step_of_a_rollback(
+    make_hosts: Callable[..., Hosts], name: str
+) -> None:
+    hosts = make_hosts("remote")
+    hosts.start("A")
+    assert hosts.in_worker(CodingLoop.finish) == 0
+    assert hosts.in_worker(lambda worker: worker.roll_back(item="A"), dies_at=name) == KILLED
+    hosts.finish()
+    assert merges(hosts.origin) == ["A", "A"]
+    subjects = git(hosts.origin, "log", "--format=%s", BRANCH).splitlines()
+    assert subjects.count("Undo A") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "moment"), [("local", "before"), ("local", "during"), ("remote", "during")]
+)
+def test_workers_are_killed_at_each_command_of_a_merge(
+    make_hosts: Callable[..., Hosts], kind: str, moment: str
+) -> None:
+    """Also between any two named steps. Each worker goes on with what the one before has left.
+
+    A command of git that runs when its worker is killed goes on, while others take over.
+    """
+    hosts = make_hosts(kind)
+    hosts.start("A")
+
+    def all_but_the_merge(worker: CodingLoop) -> None:
+        worker.run(until=lambda: bool(worker.waiting) and worker.waiting[0].entry.index == 2)
+
+    assert hosts.in_worker(all_but_the_merge) == 0
+    landed = _kill_at_each_command(
+        hosts, CodingLoop.finish, lambda: merges(hosts.origin), moment=moment
+    )
+    hosts.check()
+    assert merges(hosts.origin) == ["A"]
+    assert len(landed) > 10
+    assert landed[0] == []
+
+
+def test_workers_are_killed_at_each_command_of_a_rollback(hosts: Hosts) -> None:
+    hosts.start("A")
+    assert hosts.in_worker(CodingLoop.finish) == 0
+    begin = hosts.worker()
+    request_rollback(begin.services.loops, LOOP, ADA, item="A")
+
+    def sweep(worker: CodingLoop) -> None:
+        worker.sweep()
+
+    trees = _kill_at_each_command(
+        hosts, sweep, lambda: sorted(files_of(hosts.origin, BRANCH)), moment="before"
+    )
+    assert len(trees) > 10
+    assert ("A.txt" in trees[0], "A.txt" in trees[-1]) == (True, False)
+    assert hosts.worker().states(LOOP) == {"A": "pending"}
+    hosts.finish()
+    assert merges(hosts.origin) == ["A", "A"]
+
+
+def _kill_at_each_command(
+    hosts: Hosts, action: Action, look: Callable[[], _Found], *, moment: str
+) -> list[_Found]:
+    """Kill the first worker at its first command of git, the second at its second…
+
+    Return what each of them has left behind.
+    """
+    found: list[_Found] = []
+    while True:
+        command = len(found) + 1
+
+        def act(worker: CodingLoop, command: int = command) -> None:
+            _die_at(command, moment)
+            action(worker)
+
+        hosts.let_time_pass()
+        ended = hosts.in_worker(act)
+        found.append(look())
+        if ended == 0:
+            return found
+        assert ended == KILLED
+
+
+def _die_at(number: int, moment: str) -> None:
+    """Have this process killed right before or during its n-th command of git from now on."""
+    real, begun = Git._start, 0
+
+    def start(self: Git, *arguments: Any, **options: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        if begun == number and moment == "before":
+            die()
+        started = real(self, *arguments, **options)
+        if begun == number:
+            die()
+        return started
+
+    Git._start = start  # type: ignore[method-assign]
+
+
+def test_the_work_of_an_agent_that_was_killed_with_its_worker_is_continued(hosts: Hosts) -> None:
+    hosts.start("A", code=SLOW)
+    child = hosts.start_worker(CodingLoop.run)
+    wait_for(lambda: hosts.refs("attempts"), "the work to be saved")
+    (worker,) = [each for each in _processes() if _parent(each) == child]
+    os.kill(worker, signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] != 0
+    wait_for(lambda: not hosts.agents(), "the agent to end", seconds=10)
+    hosts.finish()
+    hosts.check_tidy()
+    assert len(hosts.refs("attempts")) == 2
+    assert files_of(hosts.origin, BRANCH)["half.txt"][1] == b"half\n"
+
+
+def _parent(process: int) -> int:
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+# -- frozen ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["base_checked", "saved", "merge_begun", "merge_fenced", "merge_landed", "settle"]
+)
+def test_a_worker_is_frozen_until_another_has_done_its_work(hosts: Hosts, name: str) -> None:
+    hosts.start("A")
+    child = hosts.start_worker(CodingLoop.run, stops_at=name)
+    (worker,) = wait_for(lambda: _stopped(child), "the worker to freeze")
+    hosts.finish()
+    before = hosts.tips()
+    os.kill(worker, signal.SIGCONT)
+    os.waitpid(child, 0)
+    hosts.check()
+    assert hosts.tips().splitlines()[:-1] == before.splitlines()[:-1]
+    assert merges(hosts.origin) == ["A"]
+
+
+def _stopped(child: int) -> list[int]:
+    """Return the frozen children of a process."""
+    found = []
+    for each in _processes():
+        if _parent(each) == child:
+            state = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0]
+            found += [each] if state == "T" else []
+    return found
+
+
+@pytest.mark.parametrize("name", ["rollback_fenced", "rollback_landed"])
+def test_a_rollback_is_frozen_until_another_worker_has_made_it(hosts: Hosts, name: str) -> None:
+    hosts.start("A")
+    assert hosts.in_worker(CodingLoop.finish) == 0
+    child = hosts.start_worker(lambda worker: worker.roll_back(item="A"), stops_at=name)
+    (worker,) = wait_for(lambda: _stopped(child), "the worker to freeze")
+    hosts.finish()
+    os.kill(worker, signal.SIGCONT)
+    os.waitpid(child, 0)
+    hosts.check()
+    assert merges(hosts.origin) == ["A", "A"]
+
+
+def test_the_agent_of_a_frozen_worker_is_ended(hosts: Hosts) -> None:
+    """Given a worker that is frozen for longer than its lease while its agent works."""
+    hosts.lease = 2.0
+    hosts.start("A", code=SLOW)
+    child = hosts.start_worker(CodingLoop.run)
+    wait_for(lambda: hosts.refs("attempts"), "the work to be saved")
+    (worker,) = [each for each in _processes() if _parent(each) == child]
+    os.kill(worker, signal.SIGSTOP)
+    wait_for(lambda: not hosts.agents(), "the agent to end", seconds=20)
+    hosts.finish()
+    before = hosts.tips()
+    os.kill(worker, signal.SIGCONT)
+    os.waitpid(child, 0)
+    hosts.check()
+    assert hosts.tips() == before
+    assert merges(hosts.origin) == ["A"]
