@@ -5,6 +5,11 @@ from __future__ import annotations
 CONTRACT = "Your answer must be JSON that fits this JSON Schema:"
 LAST_ANSWER = "This is your last answer. It is not correct yet:"
 GOES_ON = "The directory has your earlier changes. Go on with them."
+#: Of files whose kept changes do not fit to the branch any more.
+BOTH_SIDES = (
+    "These files have conflicts with what was merged meanwhile: {paths}. Keep what both sides are"
+    " for, and remove the lines with <<<<<<<, ======= and >>>>>>>."
+)
 CONFLICTS = (
     "These files have conflicts with what was merged meanwhile. The directory has both sides:"
 )

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from mulligan.policies.jobs.job import Output, Workspace
+from mulligan.policies.jobs.job import Message, Output, Workspace
+from mulligan.policies.repair import wording
 from mulligan.tasks.ports.cancellation import current
 from mulligan.tasks.ports.errors import (
     BadInput,
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 #: Seconds to wait for a repository that is away when an attempt ends, and between two tries.
 _PATIENCE = 600.0
 _PAUSE = 5.0
+#: Files with conflicts that a prompt names.
+_MOST_NAMED = 20
 
 
 class AgentRunner(Protocol):
@@ -83,7 +86,9 @@ class AttemptWork:
             self._step("cloned", request)
             self.trees.prepare(space, checkout.directory, keep=checkout.kept is None)
             began = checkout.save()
-            asked = replace(request, session=transcript)
+            asked = replace(
+                request, session=transcript, messages=_with_conflicts(request.messages, checkout)
+            )
             with self._saving(checkout, transcript):
                 output, error = _ask(runner, asked, checkout, space)
             commit = self._save_at_last(checkout, transcript)
@@ -139,6 +144,18 @@ class AttemptWork:
                 if time.monotonic() > until or current().cancelled:
                     raise
                 time.sleep(_PAUSE)
+
+
+def _with_conflicts(
+    messages: tuple[Message, ...], checkout: AttemptCheckout
+) -> tuple[Message, ...]:
+    """Say which files have conflicts, unless the prompt quotes them already."""
+    last = messages[-1].content
+    paths = [each.path for each in checkout.conflicts if each.path not in last]
+    if not paths:
+        return messages
+    said = wording.BOTH_SIDES.format(paths=", ".join(paths[:_MOST_NAMED]))
+    return (*messages[:-1], Message(role="user", content=f"{last}\n\n{said}"))
 
 
 def _may_be_verified(error: Exception) -> bool:
