@@ -98,6 +98,26 @@ COMMANDS: tuple[Command | Group, ...] = (
                 "loops.loop_reading:transcripts",
             ),
             Command(
+                "checkpoints",
+                "List what was merged into a loop's branch, newest first.",
+                "loops.loop_work:checkpoints",
+            ),
+            Command(
+                "diff",
+                "Show what an item or a checkpoint changed.",
+                "loops.loop_work:diff",
+            ),
+            Command(
+                "rollback",
+                "Undo what was merged after a checkpoint, or one item.",
+                "loops.loop_work:rollback",
+            ),
+            Command(
+                "transcript",
+                "Show what the agent of an attempt did.",
+                "loops.loop_work:transcript",
+            ),
+            Command(
                 "log",
                 "List who changed a loop and who got slots, newest first.",
                 "loops.loop_reading:log",

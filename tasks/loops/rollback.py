@@ -34,6 +34,8 @@ from mulligan.tasks.ports.repositories import (
     Repository,
 )
 
+#: The year 9999: a commit may have any time, but there is no date after that.
+_LATEST = 253_370_764_800.0
 #: Tries while others write to the branch.
 _TRIES = 10
 _PLANNER = Requester(by="rollback")
@@ -105,7 +107,7 @@ def _checkpoint(commit: BranchCommit, loop: str) -> Checkpoint:
     return Checkpoint(
         commit=commit.commit,
         parent=commit.parents[0] if commit.parents else None,
-        at=commit.at,
+        at=min(max(0.0, commit.at), _LATEST),
         kind=kind,
         subject=commit.subject,
         item=item if merge else "",

@@ -8,9 +8,15 @@ from rich.table import Table
 from rich.text import Text
 
 from mulligan.console.cli.output import screen
-from mulligan.console.http.models.loop_models import ItemRow, TranscriptRow, budget_rows
+from mulligan.console.http.models.loop_models import (
+    ItemRow,
+    TranscriptRow,
+    budget_rows,
+    repo_of,
+)
+from mulligan.console.http.models.work_models import pending_rollback
 from mulligan.policies.figures.format import duration, money, number, score, words
-from mulligan.policies.loops.loop import ShownState
+from mulligan.policies.loops.loop import LoopRecord, ShownState
 from mulligan.policies.loops.why import Reason
 from mulligan.tasks.loops.registry import LoopSummary
 from mulligan.tasks.loops.view import ItemView, LoopView
@@ -48,7 +54,8 @@ _ORDER: tuple[ShownState, ...] = (
 _BEFORE_RUNNING: tuple[ShownState, ...] = ("running", "waiting", "ready")
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+def new_table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """Return a table without lines. Only reasons and descriptions are wrapped."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
         table.add_column(
@@ -64,7 +71,7 @@ def _state(state: str) -> Text:
 
 
 def print_loops(loops: Sequence[LoopSummary]) -> None:
-    table = _table("loop", "state", "passed", "priority", "running", "reason", right=("passed",))
+    table = new_table("loop", "state", "passed", "priority", "running", "reason", right=("passed",))
     for each in loops:
         table.add_row(
             each.loop.name,
@@ -109,7 +116,22 @@ def print_loop(view: LoopView, why: Reason, now: float) -> None:
         screen.say(
             f"  budget    {row.scope} {row.resource}: {amount(row.used)}{limit}{reserved}{unknown}"
         )
+    if config.repo is not None:
+        _print_repository(loop, now)
     print_why(why)
+
+
+def _print_repository(loop: LoopRecord, now: float) -> None:
+    screen.say(f"  repo      {repo_of(loop.config)}, branch {loop.config.target}")
+    pending = pending_rollback(loop)
+    if pending is not None:
+        what = f"of {pending.item}" if pending.item else f"to {(pending.to or '')[:10]}"
+        ago = duration(now - pending.at)
+        screen.say(f"  rollback  {what}, asked for {ago} ago by {pending.by}, not made yet")
+    if loop.delivery_problem:
+        screen.say(f"  delivery  {loop.delivery_problem}", style="yellow")
+    elif loop.delivered:
+        screen.say(f"  delivery  {loop.delivered[:10]} was delivered")
 
 
 def print_why(why: Reason) -> None:
@@ -119,7 +141,7 @@ def print_why(why: Reason) -> None:
 
 
 def print_items(items: Sequence[ItemRow], now: float) -> None:
-    table = _table("item", "state", "for", "runs", "after", "about", right=("runs",))
+    table = new_table("item", "state", "for", "runs", "after", "about", right=("runs",))
     for each in items:
         table.add_row(
             each.id,

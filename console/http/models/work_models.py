@@ -22,6 +22,8 @@ from mulligan.tasks.ports.repositories import FileChange
 #: The beginning of a commit's id, or all of it.
 COMMIT_PATTERN = r"^[0-9a-f]{4,64}$"
 Commit = Annotated[str, Field(pattern=COMMIT_PATTERN)]
+#: The year 9999, for which there still is a date.
+_LATEST = 253_370_764_800
 #: Characters of the events on one page. One event is always on it.
 _PAGE_LENGTH = 1_000_000
 
@@ -197,7 +199,7 @@ class SessionEventRow(BaseModel):
 
     #: From 1 on. Numbers may be missing in a very long transcript.
     seq: int
-    at: FiniteFloat
+    at: Annotated[FiniteFloat, Field(ge=0, le=_LATEST)]
     #: action, observation, text, usage or note.
     kind: str
     #: Of an action and its observation: the tool's name.
