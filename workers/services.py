@@ -154,11 +154,11 @@ def build_services(
     """
     live = live or LiveSettings(settings)
     limits = program_limits(settings)
-    repositories = GitRepositories(cache=settings.repository_cache, profiles=settings.repositories)
+    repositories = GitRepositories(cache=settings.repository_folder, profiles=settings.repositories)
     trees = WorkspaceTrees(
         repositories=repositories,
         checkouts=Checkouts(),
-        setups=SetupCache(settings.repository_cache, max_bytes=settings.repository_cache_cap),
+        setups=SetupCache(settings.repository_folder, max_bytes=settings.repository_cache_cap),
         limits=limits,
         commands={name: each.get("argv", ()) for name, each in settings.commands.items()},
     )
@@ -191,7 +191,9 @@ def build_services(
         answer=AttemptWork(
             trees=trees,
             save_interval=settings.save_interval,
-            tidy=CacheTidying(settings.repository_cache, settings.repository_cache_cap).tidy_if_due,
+            tidy=CacheTidying(
+                settings.repository_folder, settings.repository_cache_cap
+            ).tidy_if_due,
             show=ledger.live_transcripts.add,
             step=step,
         ).answer,

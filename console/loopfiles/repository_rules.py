@@ -29,7 +29,7 @@ def local_repository_problems(settings: Settings, config: LoopConfig) -> Iterato
     if place.startswith(("/", "~/")) and not Path(place).expanduser().exists():
         yield Problem.at("repo", f"there is no directory {place}")
         return
-    repositories = GitRepositories(settings.repository_cache, settings.repositories)
+    repositories = GitRepositories(settings.repository_folder, settings.repositories)
     try:
         repository = repositories.open(name)
         if place.startswith(("/", "~/")):

@@ -77,7 +77,7 @@ class Settings(
 
     @model_validator(mode="after")
     def _caches_outside_of_home(self) -> Settings:
-        if self.repository_cache.resolve().is_relative_to(self.home.resolve()):
+        if self.repository_folder.resolve().is_relative_to(self.home.resolve()):
             raise ValueError("repository_cache must not be below home: programs never see home")
         return self
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from pydantic import BaseModel, Field
 
 from mulligan.policies.jobs.job import Seconds
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "mulligan"
 
 
 class RepositorySettings(BaseModel):
@@ -21,10 +15,15 @@ class RepositorySettings(BaseModel):
     repositories: dict[str, str] = Field(default_factory=dict)
     #: The directory of mirrors of remote repositories and of prepared directories. Programs may
     #: read parts of it, so it cannot be below `home`.
-    repository_cache: Path = Field(default_factory=_cache)
+    repository_cache: Path = Path("~/.cache/mulligan")
     #: Maximum bytes of that directory. What was not used for the longest time is removed.
     repository_cache_cap: int = Field(default=20 << 30, ge=1 << 20)
     #: How often the work of a running attempt is saved in its repository.
     save_interval: Seconds = Field(default=60.0, ge=1)
     #: How long the work and the transcripts of attempts are kept after their items have ended.
     work_retention: Seconds = Field(default=14 * 86400.0, ge=0)
+
+    @property
+    def repository_folder(self) -> Path:
+        """The directory that `repository_cache` names."""
+        return self.repository_cache.expanduser().absolute()

@@ -107,6 +107,8 @@ def test_the_built_in_verifiers(registry: VerifierRegistry) -> None:
         "contract.schema",
         "edits.plan",
         "external.score",
+        "git.diff",
+        "git.merge",
         "json.object",
         "pytest.subprocess",
         "text.match",
