@@ -47,7 +47,7 @@ def bounded_lines(text: str) -> str:
 def _with_fewer_rows(document: Json) -> Json | None:
     """Return a document with half of its longest list; None if it has no list to shorten.
 
-    Its cursor would pass over what is left out, so the agent has to ask again.
+    Where the next page begins would pass over what is left out, so the agent has to ask again.
     """
     rows = document.items() if isinstance(document, dict) else ()
     lists = {k: v for k, v in rows if isinstance(v, list) and len(v) > 1}
@@ -56,7 +56,8 @@ def _with_fewer_rows(document: Json) -> Json | None:
     name = max(lists, key=lambda each: len(lists[each]))
     kept = lists[name][: len(lists[name]) // 2]
     note = f"the answer was too long: ask again with limit={len(kept)}"
-    return {**document, "left_out": note, name: kept, "cursor": None}
+    places = dict.fromkeys({"cursor", "last"} & document.keys())
+    return {**document, "left_out": note, name: kept, **places}
 
 
 def _written(document: Json, text_length: int) -> str:

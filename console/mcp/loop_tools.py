@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 from urllib.parse import quote
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from mulligan.console.http.models.work_models import COMMIT_PATTERN
 from mulligan.console.mcp.tool_call import (
     TEXT_LENGTH,
     ChangeCall,
@@ -35,6 +36,9 @@ Item = Annotated[ItemId, Field(description="The item's id, as in list_items.")]
 AnyItem = Annotated[ItemId | None, Field(description="One item's id; leave it out for the loop.")]
 Limit = Annotated[Whole, Field(ge=1, le=100, description="Maximum rows.")]
 
+#: Characters of a diff.
+DIFF_LENGTH = 8000
+
 #: What an agent reads once, before it chooses a tool.
 INSTRUCTIONS = (
     "mulligan runs loops. A loop is a named set of work items with dependencies. Each item is a"
@@ -44,6 +48,9 @@ INSTRUCTIONS = (
     " until its status is completed or blocked. If something does not go on, ask why first: it says"
     " what to do. For a failed item, read get_item, then reset_item (run it again) or skip_item (go"
     " on without it).\n"
+    "In a loop with a repo, agents change a git repository: what passed is merged into the loop's"
+    " branch. read_transcript shows what an agent did, read_diff what came of it, list_checkpoints"
+    " what was merged, and roll_back undoes it.\n"
     "Times are seconds since 1970. Answers call a loop's items tests."
 )
 
@@ -170,6 +177,81 @@ class Transcripts(ToolCall):
     def request(self) -> ConsoleRequest:
         path = loop_path(self.loop, "transcripts")
         return read(path, test=self.item, limit=self.limit, cursor=self.cursor)
+
+
+class ListCheckpoints(ToolCall):
+    """List the commits on the branch of a loop with a repo, newest first: what was merged when.
+
+    For what one of them changed use read_diff; to go back to one use roll_back.
+    """
+
+    loop: Loop
+    limit: Limit = 30
+    cursor: Annotated[
+        str | None,
+        Field(
+            pattern=COMMIT_PATTERN,
+            description="For the next page: the cursor of the last answer.",
+        ),
+    ] = None
+
+    def request(self) -> ConsoleRequest:
+        path = loop_path(self.loop, "checkpoints")
+        return read(path, limit=self.limit, cursor=self.cursor)
+
+
+class ReadDiff(ToolCall):
+    """Read what an item or a checkpoint changed: the files, and the diff as git shows it.
+
+    Give item or checkpoint. An item that is not merged has the changes of its last attempt.
+    """
+
+    loop: Loop
+    item: Annotated[ItemId | None, Field(description="An item's id.")] = None
+    checkpoint: Annotated[
+        str | None,
+        Field(pattern=COMMIT_PATTERN, description="A commit of list_checkpoints, or its start."),
+    ] = None
+    max_chars: Length = DIFF_LENGTH
+
+    @property
+    def text_length(self) -> int:
+        return self.max_chars
+
+    @model_validator(mode="after")
+    def _names_one(self) -> ReadDiff:
+        if (self.item is None) == (self.checkpoint is None):
+            raise ValueError("give either item or checkpoint")
+        return self
+
+    def request(self) -> ConsoleRequest:
+        if self.item is not None:
+            return read(loop_path(self.loop, "tests", self.item, "diff"))
+        return read(loop_path(self.loop, "checkpoints", self.checkpoint or "", "diff"))
+
+
+class ReadTranscript(ToolCall):
+    """Read what the agent of one attempt did in a loop with a repo, also while it works.
+
+    The job's id is in get_item. Ask again with after=last while `more` is true or `ended` is false.
+    """
+
+    loop: Loop
+    item: Item
+    job_id: Annotated[str, Field(max_length=200, description="A job of the item.")]
+    attempt: Annotated[Whole, Field(ge=1, le=100_000, description="Its number, from 1 on.")]
+    after: Annotated[Whole, Field(ge=0, description="Only events after this `seq`.")] = 0
+    limit: Limit = 30
+    max_chars: Length = TEXT_LENGTH
+
+    @property
+    def text_length(self) -> int:
+        return self.max_chars
+
+    def request(self) -> ConsoleRequest:
+        steps = ("tests", self.item, "transcripts", self.job_id, str(self.attempt))
+        path = loop_path(self.loop, *steps)
+        return read(path, after=self.after, limit=self.limit)
 
 
 # -- changing loops --------------------------------------------------------------------------------
@@ -323,6 +405,35 @@ class AddItems(ChangeCall):
         return self.change("POST", loop_path(self.loop, "tests"), {"items": self.items})
 
 
+class RollBack(ChangeCall):
+    """Undo what was merged after a checkpoint, or one item with the items that depend on it.
+
+    The branch gets one more commit, and the undone items run again. Use dry_run first: it says
+    which. A worker does it: `rollback` of get_loop is null when it is done, and loop_log says so.
+    """
+
+    effect: ClassVar[Effect] = "destroys"
+
+    loop: Loop
+    to: Annotated[
+        str | None,
+        Field(pattern=COMMIT_PATTERN, description="The checkpoint to go back to."),
+    ] = None
+    item: Annotated[ItemId | None, Field(description="Undo only this item.")] = None
+    dry_run: Annotated[bool, Field(description="Only say what would run again.")] = False
+
+    @model_validator(mode="after")
+    def _names_something(self) -> RollBack:
+        if self.to is None and self.item is None:
+            raise ValueError("give to or item")
+        return self
+
+    def request(self) -> ConsoleRequest:
+        asked = {"to": self.to, "test": self.item, "dry_run": self.dry_run or None}
+        body = {name: value for name, value in asked.items() if value is not None}
+        return self.change("POST", loop_path(self.loop, "rollback"), body)
+
+
 # -- the fleet -------------------------------------------------------------------------------------
 
 
@@ -380,6 +491,10 @@ TOOLS: dict[str, type[ToolCall]] = {
     "skip_item": SkipItem,
     "add_items": AddItems,
     "transcripts": Transcripts,
+    "list_checkpoints": ListCheckpoints,
+    "read_diff": ReadDiff,
+    "read_transcript": ReadTranscript,
+    "roll_back": RollBack,
     "set_loop_slots": SetLoopSlots,
     "resume_queue": ResumeQueue,
 }

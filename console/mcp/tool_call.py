@@ -96,11 +96,10 @@ def _compact(schema: Any) -> Any:
         for key, value in schema.items()
         if not (key == "title" and isinstance(value, str)) and (key, value) != ("default", None)
     }
-    match made.get("anyOf"):
-        case [dict(only), {"type": "null"}]:
-            del made["anyOf"]
-            return only | made
-    return made
+    choices = [each for each in made.pop("anyOf", ()) if each != {"type": "null"}]
+    if len(choices) == 1:
+        return choices[0] | made
+    return {**made, "anyOf": choices} if choices else made
 
 
 def _from_text(value: Any) -> Any:
@@ -120,11 +119,22 @@ _CHANGES = {
     "properties": {k: v for k, v in _CONFIG["properties"].items() if k in CHANGEABLE},
     "additionalProperties": False,
 }
-_CONFIG = {
-    **_CONFIG,
-    "properties": {k: v for k, v in _CONFIG["properties"].items() if k != "specs"},
+#: Instead of all its fields: the console checks them, and an agent pays for every word.
+_WORKSPACE = {
+    "type": "object",
+    "description": 'The files that answers are checked with: {"profile": NAME}, {"path": DIRECTORY}'
+    ' or {"git": REPOSITORY, "ref": BRANCH}.',
 }
-_ITEMS = {"type": "array", "minItems": 1, "items": inline_schema(ItemSpec)}
+
+
+def _without(schema: Schema, *names: str) -> Schema:
+    """Leave out fields of a loop or an item, and shorten its workspace."""
+    kept = {k: v for k, v in schema["properties"].items() if k not in names}
+    return {**schema, "properties": {**kept, "workspace": _WORKSPACE}}
+
+
+_CONFIG = _without(_CONFIG, "specs")
+_ITEMS = {"type": "array", "minItems": 1, "items": _without(inline_schema(ItemSpec))}
 
 # The console checks these, and reports every problem of them.
 Config = Annotated[dict[str, Any], BeforeValidator(_from_text), WithJsonSchema(_CONFIG)]

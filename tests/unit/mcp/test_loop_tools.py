@@ -78,6 +78,33 @@ REQUESTS: list[tuple[str, dict[str, Any], str, dict[str, Any] | None]] = [
         "POST /api/loops/a/tests/x/skip",
         {"reason": "not needed"},
     ),
+    ("list_checkpoints", {"loop": "a"}, "GET /api/loops/a/checkpoints?limit=30", None),
+    (
+        "list_checkpoints",
+        {"loop": "a", "limit": 2, "cursor": "0123abcd"},
+        "GET /api/loops/a/checkpoints?limit=2&cursor=0123abcd",
+        None,
+    ),
+    ("read_diff", {"loop": "a", "item": "x"}, "GET /api/loops/a/tests/x/diff", None),
+    (
+        "read_diff",
+        {"loop": "a", "checkpoint": "0123abcd"},
+        "GET /api/loops/a/checkpoints/0123abcd/diff",
+        None,
+    ),
+    (
+        "read_transcript",
+        {"loop": "a", "item": "x", "job_id": "p00-i1", "attempt": 2, "after": 7},
+        "GET /api/loops/a/tests/x/transcripts/p00-i1/2?after=7&limit=30",
+        None,
+    ),
+    (
+        "roll_back",
+        {"loop": "a", "to": "0123abcd", "dry_run": True},
+        "POST /api/loops/a/rollback",
+        {"to": "0123abcd", "dry_run": True},
+    ),
+    ("roll_back", {"loop": "a", "item": "x"}, "POST /api/loops/a/rollback", {"test": "x"}),
     ("set_loop_slots", {"slots": 3}, "PUT /api/loop-slots", {"slots": 3}),
     (
         "resume_queue",
@@ -114,6 +141,8 @@ def test_the_console_has_every_route() -> None:
         path, _, query = address.partition("?")
         path = path.replace("/loops/a", "/loops/{loop_id}").replace("/tests/x", "/tests/{test_id}")
         path = re.sub("/pauses/.+", "/pauses/{what}", path)
+        path = path.replace("/checkpoints/0123abcd", "/checkpoints/{commit}")
+        path = path.replace("/p00-i1/2", "/{job_id}/{attempt}")
         declared = paths[path][method.lower()].get("parameters", [])
         sent = {pair.partition("=")[0] for pair in query.split("&") if pair}
         assert sent <= {each["name"] for each in declared if each["in"] == "query"}, line
@@ -167,10 +196,10 @@ def test_hints_tell_reading_from_changing_and_ending() -> None:
     reading = {name for name, hint in hints.items() if hint and hint.read_only_hint}
     assert reading == {
         "list_loops", "get_loop", "loop_health", "loop_log", "why", "list_items", "get_item",
-        "transcripts",
+        "transcripts", "list_checkpoints", "read_diff", "read_transcript",
     }  # fmt: skip
     ending = {name for name, hint in hints.items() if hint and hint.destructive_hint}
-    assert ending == {"stop_loop", "delete_loop", "reset_item", "skip_item"}
+    assert ending == {"stop_loop", "delete_loop", "reset_item", "skip_item", "roll_back"}
 
 
 # -- what is wrong ---------------------------------------------------------------------------------
@@ -197,6 +226,9 @@ def test_hints_tell_reading_from_changing_and_ending() -> None:
         ("skip_item", {"loop": "a", "item": "x"}, ["reason: is required"]),
         ("set_loop_slots", {"slots": True}, ["slots: must be a number (got True)"]),
         ("list_items", {"loop": "a", "cursor": "٣"}, ["cursor: must match ^[0-9]"]),
+        ("read_diff", {"loop": "a"}, ["give either item or checkpoint"]),
+        ("read_diff", {"loop": "a", "item": "x", "checkpoint": "HEAD"}, ["checkpoint: must match"]),
+        ("roll_back", {"loop": "a"}, ["give to or item"]),
     ],
 )
 def test_every_problem_of_a_call_is_named(
