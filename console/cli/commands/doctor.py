@@ -25,6 +25,7 @@ from mulligan.console.cli.exit_codes import ExitCode, NoBroker
 from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
+from mulligan.console.cli.repository_checks import check_repositories
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.workers.celery.broker.queue_depth import BROKER_ERRORS
 from mulligan.workers.ledger.connection.refusals import SAID, refusal_of
@@ -63,6 +64,7 @@ def _examine() -> Iterator[Check]:
             yield fail("settings", str(problem), _FIX)
         return
     yield from check_host(settings)
+    yield from check_repositories(settings)
     yield from _examine_fleet(settings)
 
 

@@ -27,6 +27,7 @@ from mulligan.tasks.loops.registry import ItemRunView, LoopPreview, LoopSummary
 from mulligan.tasks.loops.view import ItemView, LoopView
 from mulligan.tasks.ports.ledger import LiveItem, LoopNote
 from mulligan.workers.repositories.git_command import redact
+from mulligan.workers.repositories.mirror import without_credentials
 
 #: The most items that one request may add.
 MAX_ITEMS = 1000
@@ -312,7 +313,12 @@ def _detail_fields(view: LoopView, why: Reason, *, texts: bool) -> dict[str, Any
 
 def repo_of(config: LoopConfig) -> str | None:
     """Return the repository of a loop without credentials."""
-    return None if config.repo is None else redact(config.repo)
+    if config.repo is None:
+        return None
+    try:
+        return without_credentials(config.repo)
+    except ValueError:  # it is no address
+        return redact(config.repo)
 
 
 def runner_name(runner: RunnerSpec | None) -> str | None:

@@ -83,8 +83,13 @@ def test_a_loop_shows_its_repository(client: TestClient, finished: CodingLoop) -
 
 
 def test_credentials_are_not_shown() -> None:
-    config = LoopConfig(name="a", repo="https://ada:secret@git.example/shop.git")
-    assert repo_of(config) == "https://git.example/shop.git"
+    for repo, shown in (
+        ("https://ada:secret@git.example/shop.git", "https://git.example/shop.git"),
+        ("ssh://git@git.example/shop.git", "ssh://git@git.example/shop.git"),
+        ("http://ada:secret@[no", "http://[no"),
+        ("shop", "shop"),
+    ):
+        assert repo_of(LoopConfig(name="a", repo=repo)) == shown
 
 
 def test_checkpoints_are_listed_newest_first(client: TestClient) -> None:
