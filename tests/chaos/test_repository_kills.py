@@ -11,7 +11,8 @@ import os
 import secrets
 import signal
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,9 @@ from support.git_repositories import UserRepository, files_of, git
 from support.inline_fleet import ADA
 from support.waiting import wait_for
 
+from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
+from mulligan.tasks.jobs import verify
+from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.loops.rollback import request_rollback
 from mulligan.workers import crash_points
 from mulligan.workers.crash_points import REPOSITORY_STEPS, ROLLBACK_STEPS, STEPS
@@ -346,6 +350,64 @@ def _stopped(child: int) -> list[int]:
             state = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0]
             found += [each] if state == "T" else []
     return found
+
+
+@pytest.mark.parametrize(("kind", "command"), [("local", "update-ref"), ("remote", "push")])
+def test_a_frozen_merge_cannot_land_after_another_worker_has_judged_it(
+    make_hosts: Callable[..., Hosts], kind: str, command: str
+) -> None:
+    """Given a worker that is frozen when it has only the branch to move.
+
+    The other one finds that the work fails, and does not move the branch: only the fence has moved.
+    """
+    hosts = make_hosts(kind)
+    hosts.lease = 2.0
+    hosts.start("A", "B")
+
+    def merge_one(worker: CodingLoop) -> None:
+        worker.run(until=lambda: "passed" in worker.states(LOOP).values())
+
+    def begin_to_land(worker: CodingLoop) -> None:
+        _stop_before(command, 2)
+        worker.finish()
+
+    def judge(worker: CodingLoop) -> None:
+        failure = VerificationResult(
+            status=VerificationStatus.FAIL, verifier_id="command.subprocess", summary="it fails now"
+        )
+        verify._first_failure = lambda *_: failure
+        while not any(isinstance(each, Settled) for each in worker.outcomes):
+            worker.clock.shift += hosts.lease / 3
+            worker.run(until=lambda: any(isinstance(each, Settled) for each in worker.outcomes))
+
+    assert hosts.in_worker(merge_one) == 0
+    hosts.let_time_pass()
+    child = hosts.start_worker(begin_to_land)
+    (worker,) = wait_for(lambda: _stopped(child), "the worker to freeze")
+    hosts.let_time_pass()
+    assert hosts.in_worker(judge) == 0
+    time.sleep(hosts.lease)  # by the clock of the frozen worker, too
+    os.kill(worker, signal.SIGCONT)
+    os.waitpid(child, 0)
+    assert len(merges(hosts.origin)) == 1
+    hosts.finish()
+    assert sorted(merges(hosts.origin)) == ["A", "B"]
+    attempts = [len(hosts.worker().job(name).attempts) for name in "AB"]
+    assert sorted(attempts) == [1, 2]
+
+
+def _stop_before(command: str, number: int) -> None:
+    """Freeze this process right before its n-th command of this kind from now on."""
+    real, begun = Git._start, 0
+
+    def start(self: Git, arguments: Sequence[str], **options: Any) -> Any:
+        nonlocal begun
+        begun += arguments[0] == command
+        if arguments[0] == command and begun == number:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return real(self, arguments, **options)
+
+    Git._start = start  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("name", ["rollback_fenced", "rollback_landed"])
