@@ -63,6 +63,11 @@ class Caller:
         """Whether this caller may see what an owner submitted: a producer only its own."""
         return self.owner is None or self.owner == owner
 
+    @property
+    def runs_fleet(self) -> bool:
+        """Whether this caller may learn how the fleet is set up: not a producer, nor a tenant."""
+        return self.role != "producer" and self.tenant is None
+
     def tenant_filter(self, requested: str | None) -> str | None:
         """Return the tenant to show: a bound caller's own, whatever it requested."""
         return requested or None if self.tenant is None else self.tenant

@@ -183,8 +183,7 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
     def on_unreachable(request: Request, error: Exception) -> Response:
         _LOG.warning("unreachable: %s", error)
         caller = getattr(request.state, "caller", None)
-        trusted = caller is not None and caller.role != "producer" and caller.tenant is None
-        message = unavailable(error, details=trusted)
+        message = unavailable(error, details=caller is not None and caller.runs_fleet)
         headers = {"Retry-After": str(_RETRY_SECONDS)}
         return answer(request, HttpError(503, "unavailable", message, headers=headers))
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import LiteralScalarString
 
+from mulligan.console.reports.job_document import shown_job
 from mulligan.policies.figures.format import count, duration
 from mulligan.policies.jobs.job import Job
 from mulligan.tasks.jobs.job_story import AttemptStory, JobStory
@@ -88,7 +89,9 @@ def open_escalation(ledger: RedisLedger, view: JobView) -> str | None:
 
 def job_file(job: Job) -> str:
     """Return the job as a file for `mulligan submit`, without its key, so that it is a new job."""
-    document = job.model_dump(mode="json", exclude_defaults=True, exclude={"idempotency_key"})
+    document = shown_job(job).model_dump(
+        mode="json", exclude_defaults=True, exclude={"idempotency_key"}
+    )
     yaml = YAML()
     yaml.default_flow_style = False
     yaml.width = 100

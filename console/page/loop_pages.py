@@ -11,9 +11,12 @@ from starlette.responses import HTMLResponse
 
 from mulligan.console.http.access import Reader
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.models.loop_models import budget_rows, runner_name
+from mulligan.console.http.models.loop_models import budget_rows, repo_of, runner_name
+from mulligan.console.http.models.work_models import pending_rollback
 from mulligan.console.http.routes.loop_routes import visible_loop
+from mulligan.console.page.checkpoint_reader import CheckpointReader
 from mulligan.console.page.render import ShortText, Text, address, page
+from mulligan.console.page.work_pages import read_for_loop
 from mulligan.policies.loops.commands import MOVES, Verb
 from mulligan.policies.loops.health import loop_health
 from mulligan.policies.loops.loop import (
@@ -73,6 +76,8 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             now=context.ledger.now(),
         )
 
+    reader = CheckpointReader(context.services.loops)
+
     @router.get("/loops/{name}")
     def loop(
         request: Request,
@@ -105,6 +110,9 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             following=_page(name, state, following) if following < len(specs) else None,
             state=state,
             item_states=SHOWN_STATES,
+            checkpoints=read_for_loop(reader, caller, snapshot),
+            repo=repo_of(snapshot.config),
+            pending=pending_rollback(snapshot.loop),
             log=read_log(services, name, limit=_NOTES, tenant=caller.tenant, owner=caller.owner),
             now=now,
         )

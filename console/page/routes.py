@@ -22,6 +22,7 @@ from mulligan.console.page import (
     operation_pages,
     overview_page,
     runbook_page,
+    work_pages,
 )
 from mulligan.console.page.render import STATIC, VERSION, page
 from mulligan.tasks.ports.errors import LedgerUnavailable
@@ -33,6 +34,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
         overview_page,
         job_pages,
         loop_pages,
+        work_pages,
         failure_pages,
         cycle_pages,
         escalation_pages,

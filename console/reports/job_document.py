@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from mulligan.policies.jobs.job import Job
 from mulligan.policies.repair.verdict import Verdict, verdict_to_dict
 from mulligan.tasks.jobs.job_story import prompt_of
 from mulligan.tasks.ports.ledger import AttemptView, JobView
+from mulligan.workers.repositories.git_command import redact
+from mulligan.workers.repositories.mirror import without_credentials
+
+
+def shown_repository(name: str) -> str:
+    """Return the address of a repository without credentials."""
+    try:
+        return without_credentials(name)
+    except ValueError:  # it is no address
+        return redact(name)
+
+
+def shown_job(job: Job) -> Job:
+    """Return a job without the credentials of its repository."""
+    space = job.workspace
+    if space is None or space.git is None:
+        return job
+    shown = space.model_copy(update={"git": shown_repository(space.git)})
+    return job.model_copy(update={"workspace": shown})
 
 
 def job_summary(view: JobView) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, PlainSerializer
 
-from mulligan.console.reports.job_document import job_document
+from mulligan.console.reports.job_document import job_document, shown_job
 from mulligan.policies.cycles.cycle import SelfRepairCycle
 from mulligan.policies.failures.failure import FailureRecord, Finding, VerificationResult
 from mulligan.policies.failures.redaction import is_name, redacted_place
@@ -129,7 +129,7 @@ def document(view: JobView, *, texts: bool) -> JobDocument:
     fields |= {
         "tenant": shown.tenant,
         "seconds": shown.seconds,
-        "job": shown.job.model_dump(mode="json", exclude_defaults=True),
+        "job": shown_job(shown.job).model_dump(mode="json", exclude_defaults=True),
         "attempts": [
             {**common, **_api_fields(attempt)}
             for common, attempt in zip(fields["attempts"], shown.attempts, strict=True)

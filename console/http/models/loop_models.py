@@ -15,6 +15,7 @@ from mulligan.console.http.models.job_models import (
 )
 from mulligan.console.http.models.why_models import WhyRow, why_row
 from mulligan.console.http.models.work_models import RollbackRow, pending_rollback
+from mulligan.console.reports.job_document import shown_repository
 from mulligan.policies.jobs.job import RunnerSpec, Usage
 from mulligan.policies.loops.budget import RESOURCES, SHARED_SCOPES, Resource, SharedScope
 from mulligan.policies.loops.health import LoopHealth, loop_health
@@ -26,8 +27,6 @@ from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.registry import ItemRunView, LoopPreview, LoopSummary
 from mulligan.tasks.loops.view import ItemView, LoopView
 from mulligan.tasks.ports.ledger import LiveItem, LoopNote
-from mulligan.workers.repositories.git_command import redact
-from mulligan.workers.repositories.mirror import without_credentials
 
 #: The most items that one request may add.
 MAX_ITEMS = 1000
@@ -313,12 +312,7 @@ def _detail_fields(view: LoopView, why: Reason, *, texts: bool) -> dict[str, Any
 
 def repo_of(config: LoopConfig) -> str | None:
     """Return the repository of a loop without credentials."""
-    if config.repo is None:
-        return None
-    try:
-        return without_credentials(config.repo)
-    except ValueError:  # it is no address
-        return redact(config.repo)
+    return None if config.repo is None else shown_repository(config.repo)
 
 
 def runner_name(runner: RunnerSpec | None) -> str | None:

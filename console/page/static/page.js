@@ -357,6 +357,47 @@ function onEvent(message) {
   scheduleRefresh();
 }
 
+// -- the transcript of an attempt that runs --------------------------------------------------------
+
+/** Show characters that hide or reorder a text, as the server does. */
+const visible = (text) => text.replace(/[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\u{e0000}-\u{e007f}]/gu,
+  (each) => `⟨U+${each.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+
+function followSession(list) {
+  const session = new EventSource(`${list.dataset.stream}?after=${list.dataset.last}`);
+  session.onopen = () => stream("live", "live");
+  session.onerror = () => stream("broken", "reconnecting");
+  session.addEventListener("session", (message) => {
+    const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 60;
+    list.append(eventRow(JSON.parse(message.data)));
+    if (atEnd) scrollTo({ top: document.documentElement.scrollHeight });
+  });
+  session.addEventListener("end", () => {
+    session.close();
+    one("#stream")?.remove();
+    refresh();
+  });
+}
+
+function eventRow(event) {
+  const li = document.createElement("li");
+  const add = (name, text, type = "") => {
+    const each = document.createElement(name);
+    each.className = type;
+    each.textContent = visible(text);
+    li.append(each, " ");
+  };
+  li.className = event.failed ? "failed" : event.kind;
+  add("span", new Date(event.at * 1000).toLocaleTimeString([], { hour12: false }), "dim");
+  add("strong", event.kind);
+  if (event.name) add("code", event.name);
+  if (event.failed) li.append("failed ");
+  if (event.usage?.total_tokens != null) add("span", `${event.usage.total_tokens.toLocaleString("en")} tokens so far`, "dim");
+  if (event.text.length > 100 || event.text.includes("\n")) add("pre", event.text);
+  else if (event.text) add("span", event.text, "code");
+  return li;
+}
+
 // -- the live list: one row per job, the newest first ----------------------------------------------
 
 const rows = new Map();
@@ -538,7 +579,8 @@ setInterval(showTimes, 5000);
 if (one("#part[data-live]")) {
   listen();
   setInterval(() => { if (Date.now() - last >= QUIET) scheduleRefresh(); }, QUIET / 2);  // ages and queues change without events
-} else one("#stream")?.remove();
+} else if (one("#session[data-stream]")) followSession(one("#session"));
+else one("#stream")?.remove();
 const poll = Number(one("#part")?.dataset.poll ?? 0);  // for pages without events
 if (poll) setInterval(() => { if (Date.now() - last >= poll) scheduleRefresh(); }, poll);
 const retry = Number(one("#part")?.dataset.retry ?? 0);

@@ -21,12 +21,14 @@ from support.console_server import (
     post_json,
 )
 from support.git_repositories import UserRepository
+from support.jobs import make_job
 from support.waiting import wait_for
 
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.models.job_models import REDACTED
 from mulligan.console.http.models.loop_models import repo_of
 from mulligan.console.http.routes import loop_work_routes
+from mulligan.console.reports.job_document import shown_job
 from mulligan.policies.loops.spec import LoopConfig
 from mulligan.tasks.loops import change
 from mulligan.tasks.ports.ledger import Entry
@@ -90,6 +92,9 @@ def test_credentials_are_not_shown() -> None:
         ("shop", "shop"),
     ):
         assert repo_of(LoopConfig(name="a", repo=repo)) == shown
+        job = make_job(workspace={"git": repo})
+        assert job.workspace is not None
+        assert shown_job(job).model_dump()["workspace"]["git"] == shown
 
 
 def test_checkpoints_are_listed_newest_first(client: TestClient) -> None:

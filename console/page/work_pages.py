@@ -1,0 +1,280 @@
+"""The pages of work in a repository: checkpoints, what they and items changed, and sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Query
+from fastapi import Path as InPath
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from mulligan.console.http.access import Caller, Reader
+from mulligan.console.http.context import ConsoleContext
+from mulligan.console.http.errors import unavailable
+from mulligan.console.http.models.work_models import (
+    COMMIT_PATTERN,
+    SessionEventRow,
+    pending_rollback,
+    session_rows,
+)
+from mulligan.console.http.routes.loop_routes import visible_loop
+from mulligan.console.http.routes.loop_work_routes import visible_item
+from mulligan.console.page.checkpoint_reader import CheckpointReader
+from mulligan.console.page.diff_files import DiffFile, diff_files
+from mulligan.console.page.render import ShortText, address, page
+from mulligan.policies.loops.checkpoints import Checkpoint, Rollback, in_effect, undone_by
+from mulligan.policies.loops.commands import NotPossible
+from mulligan.policies.loops.loop import LoopSnapshot
+from mulligan.tasks.loops.registry import ItemRunView, read_runs
+from mulligan.tasks.loops.rollback import find_checkpoint, read_checkpoints
+from mulligan.tasks.loops.session_views import read_session
+from mulligan.tasks.loops.work_views import WorkDiff, checkpoint_diff, item_diff
+from mulligan.tasks.ports.errors import RepositoryUnavailable
+
+#: Rows of checkpoints on a loop's page and on their own, runs of an item, and events.
+NEWEST = 10
+_ROWS = 100
+_RUNS = 10
+_EVENTS = 300
+#: Items that a question names.
+_LISTED = 12
+
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointLine:
+    """One checkpoint on the page, and what going back to it would undo."""
+
+    checkpoint: Checkpoint
+    #: The items that would run again.
+    reopens: Sequence[str]
+
+    @property
+    def question(self) -> str:
+        return f"Go back to {self.checkpoint.commit[:10]}? {undo_words(self.reopens)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """The checkpoints of a loop on a page."""
+
+    lines: Sequence[CheckpointLine] = field(default_factory=tuple)
+    total: int = 0
+    #: The place of the first line among all of them.
+    first: int = 0
+    #: Why they cannot be read, or may be old.
+    problem: str = ""
+
+
+def checkpoint_lines(found: Sequence[Checkpoint]) -> list[CheckpointLine]:
+    lines, later = list[CheckpointLine](), list[str]()
+    for each in found:
+        lines.append(CheckpointLine(checkpoint=each, reopens=tuple(reversed(later))))
+        if each.kind == "merge" and not each.undone:
+            later.append(each.item)
+    return lines
+
+
+def undo_words(items: Sequence[str]) -> str:
+    """Say what undoing merges means."""
+    names = list(dict.fromkeys(items))
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    again = "runs" if len(names) == 1 else "run"
+    return (
+        f"The work of {', '.join(names[:_LISTED])}{more} is undone by a new commit on the branch,"
+        f" and {'it' if len(names) == 1 else 'they'} {again} again."
+    )
+
+
+def read_for_loop(
+    reader: CheckpointReader, caller: Caller, snapshot: LoopSnapshot
+) -> Checkpoints | None:
+    """Return the newest checkpoints for a loop's own page; None if it has no repository."""
+    if snapshot.config.repo is None:
+        return None
+    view = reader.read(snapshot)
+    lines = checkpoint_lines(view.found or ())
+    if view.problem is not None:
+        problem = unavailable(view.problem, details=caller.runs_fleet)
+    else:
+        problem = "" if view.found is not None else "the repository has not answered yet"
+    return Checkpoints(lines=lines[:NEWEST], total=len(lines), problem=problem)
+
+
+def add(router: APIRouter, context: ConsoleContext) -> None:
+    _add_checkpoints(router, context)
+    _add_item(router, context)
+    _add_session(router, context)
+
+
+def _tried(
+    context: ConsoleContext, caller: Caller, read: Callable[[], _Found]
+) -> tuple[_Found | None, str]:
+    """Return what is read from a repository, or why it cannot be reached."""
+    try:
+        with context.repository_reads.place():
+            return read(), ""
+    except RepositoryUnavailable as error:
+        return None, unavailable(error, details=caller.runs_fleet)
+
+
+Start = Annotated[ShortText, Query(pattern=r"^\d{0,9}$")]
+
+
+def _add_checkpoints(router: APIRouter, context: ConsoleContext) -> None:
+    loops = context.services.loops
+
+    @router.get("/loops/{name}/checkpoints")
+    def checkpoints(request: Request, caller: Reader, name: str, start: Start = "") -> HTMLResponse:
+        snapshot = visible_loop(context, caller, name).snapshot
+        found, problem = _tried(context, caller, lambda: read_checkpoints(loops, snapshot))
+        lines, first = checkpoint_lines(found or ()), int(start or 0)
+        base, following = f"/loops/{name}/checkpoints", first + _ROWS
+        return page(
+            request,
+            "checkpoints.html",
+            caller=caller,
+            l=snapshot.loop,
+            pending=pending_rollback(snapshot.loop),
+            checkpoints=Checkpoints(
+                lines=lines[first:following], total=len(lines), first=first, problem=problem
+            ),
+            first=first,
+            previous=address(base, start=str(max(0, first - _ROWS) or "")) if first else None,
+            following=address(base, start=str(following)) if following < len(lines) else None,
+        )
+
+    @router.get("/loops/{name}/checkpoints/{commit}")
+    def checkpoint(
+        request: Request,
+        caller: Reader,
+        name: str,
+        commit: Annotated[str, InPath(pattern=COMMIT_PATTERN)],
+    ) -> HTMLResponse:
+        snapshot = visible_loop(context, caller, name).snapshot
+
+        def read() -> tuple[CheckpointLine, WorkDiff]:
+            found = read_checkpoints(loops, snapshot)
+            whole = find_checkpoint(found, commit).commit
+            lines = checkpoint_lines(found)
+            line = next(each for each in lines if each.checkpoint.commit == whole)
+            return line, checkpoint_diff(loops, snapshot, whole)
+
+        found, problem = _tried(context, caller, read)
+        line, diff = found or (None, None)
+        return page(
+            request,
+            "checkpoint.html",
+            caller=caller,
+            l=snapshot.loop,
+            line=line,
+            commit=commit,
+            pending=pending_rollback(snapshot.loop),
+            problem=problem,
+            command=f"mulligan loops diff {name} --checkpoint {commit[:10]}",
+            **_shown_diff(diff, caller),
+        )
+
+
+def _shown_diff(diff: WorkDiff | None, caller: Caller) -> dict[str, Any]:
+    files: list[DiffFile] = []
+    if diff is not None and caller.texts:
+        files = diff_files(diff.text, diff.changes)
+    changes = diff.changes if diff is not None else ()
+    return {
+        "diff": diff,
+        "files": files,
+        "added": sum(each.added or 0 for each in changes),
+        "removed": sum(each.removed or 0 for each in changes),
+    }
+
+
+def _add_item(router: APIRouter, context: ConsoleContext) -> None:
+    loops = context.services.loops
+
+    @router.get("/loops/{name}/items/{item}")
+    def work(request: Request, caller: Reader, name: str, item: str) -> HTMLResponse:
+        snapshot = visible_item(context, caller, name, item)
+
+        def read() -> tuple[list[str], WorkDiff | None]:
+            undone = _undone(read_checkpoints(loops, snapshot), snapshot, item)
+            return undone, item_diff(loops, snapshot, item)
+
+        found, problem = _tried(context, caller, read)
+        undone, diff = found or ([], None)
+        return page(
+            request,
+            "item_work.html",
+            caller=caller,
+            l=snapshot.loop,
+            spec=snapshot.spec(item),
+            record=snapshot.record(item),
+            runs=_newest_runs(context, snapshot, item),
+            undo=undo_words(undone) if undone else "",
+            pending=pending_rollback(snapshot.loop),
+            problem=problem,
+            command=f"mulligan loops diff {name} {item}",
+            **_shown_diff(diff, caller),
+        )
+
+
+def _undone(found: Sequence[Checkpoint], snapshot: LoopSnapshot, item: str) -> list[str]:
+    """Return the items whose work goes with an item's."""
+    if all(each.item != item for each in in_effect(found)):
+        return []
+    try:
+        undone = undone_by(found, Rollback(id="", item=item), snapshot.specs)
+    except NotPossible:
+        return []
+    return [each.item for each in reversed(undone)]
+
+
+def _newest_runs(context: ConsoleContext, snapshot: LoopSnapshot, item: str) -> list[ItemRunView]:
+    """Return the last runs of an item, the newest first."""
+    start = max(0, snapshot.record(item).runs - _RUNS)
+    runs, _ = read_runs(context.services.loops, snapshot, items=[item], start=start, limit=_RUNS)
+    return list(reversed(runs))
+
+
+def _add_session(router: APIRouter, context: ConsoleContext) -> None:
+    loops = context.services.loops
+
+    @router.get("/loops/{name}/items/{item}/transcripts/{job_id}/{attempt}")
+    def session(
+        request: Request,
+        caller: Reader,
+        name: str,
+        item: str,
+        job_id: str,
+        attempt: Annotated[int, InPath(ge=1, le=100_000)],
+        before: Start = "",
+    ) -> HTMLResponse:
+        snapshot = visible_item(context, caller, name, item)
+        found, problem = _tried(
+            context, caller, lambda: read_session(loops, snapshot, item, job_id, attempt)
+        )
+        every = list(found.events) if found is not None else []
+        chosen = [each for each in every if not before or int(each["seq"]) < int(before)]
+        shown = chosen[-_EVENTS:]
+        rows: list[SessionEventRow] = list(session_rows(shown, texts=caller.texts))
+        earlier = f"{request.url.path}?before={shown[0]['seq']}" if len(shown) < len(chosen) else ""
+        return page(
+            request,
+            "session.html",
+            caller=caller,
+            l=snapshot.loop,
+            item=item,
+            job_id=job_id,
+            attempt=attempt,
+            rows=rows,
+            total=len(every),
+            last=int(every[-1]["seq"]) if every else 0,
+            follows=found is not None and not found.has_ended and not before,
+            earlier=earlier,
+            before=before,
+            problem=problem,
+        )
