@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mulligan.policies.loops.checkpoints import missing_merges
-from mulligan.policies.loops.loop import LoopChange, LoopRecord, LoopSnapshot
+from mulligan.policies.loops.loop import DONE, LoopChange, LoopRecord, LoopSnapshot
 from mulligan.tasks.loops.change import change_loop
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.rollback import checkpoints_of, finish_rollback, repository_of
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _DELIVERY = Requester(by="delivery")
 #: Seconds between two proofs that what passed is merged.
 PROOF_INTERVAL = 600.0
-#: Seconds before a delivery that failed is tried again.
+#: Seconds before a delivery that failed is tried again, and a delivered branch is looked at again.
 DELIVERY_INTERVAL = 60.0
 _TRIES = 5
 
@@ -76,11 +76,14 @@ class RepositorySweep:
             return 0
         if wanted.fast_forward is None and wanted.command is None:
             return 0
-        now = self.context.ledger.now()
-        if loop.delivery_problem and now - self._tried.get(loop.name, 0.0) < DELIVERY_INTERVAL:
+        now, was_tried = self.context.ledger.now(), loop.delivered or loop.delivery_problem
+        if was_tried and now - self._tried.get(loop.name, 0.0) < DELIVERY_INTERVAL:
             return 0
         self._tried[loop.name] = now
-        return int(deliver(self.context, loop))
+        reading = self.context.ledger.read_loop(loop.name)
+        if reading is None or not _is_done(reading.snapshot):
+            return 0
+        return int(deliver(self.context, reading.snapshot.loop))
 
     def _prove(self, loop: LoopRecord) -> int:
         now = self.context.ledger.now()
@@ -93,6 +96,12 @@ class RepositorySweep:
         for item in unmerged_items(self.context, reading.snapshot):
             self._say(f"{item} of the loop {loop.name} passed, but its work is not on the branch.")
         return forget_old_work(self.context, reading.snapshot)
+
+
+def _is_done(snapshot: LoopSnapshot) -> bool:
+    """Whether nothing is left to do, also if a rollback or a person has just reopened an item."""
+    states = {snapshot.record(spec.id).state for spec in snapshot.specs}
+    return states <= DONE and not snapshot.loop.rollback
 
 
 def unmerged_items(context: LoopContext, snapshot: LoopSnapshot) -> list[str]:

@@ -18,20 +18,34 @@ from typing import Any, TypeVar
 
 import pytest
 import redis
-from support.coding_loop import BRANCH, GOOD, LOOP, CodingLoop, check_merged, item, merges
+from support.coding_loop import (
+    BRANCH,
+    GOOD,
+    LOOP,
+    CodingLoop,
+    check_merged,
+    check_passed_means_merged,
+    coding_document,
+    item,
+    merges,
+)
 from support.doubles import MovableClock
 from support.file_trees import die, in_child
+from support.fleet import running_fleet
 from support.git_repositories import UserRepository, files_of, git
 from support.inline_fleet import ADA
+from support.loop_hosts import CONTROL, work_pool
 from support.waiting import wait_for
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.tasks.jobs import verify
 from mulligan.tasks.jobs.settle import Settled
+from mulligan.tasks.loops.change import create_loop, move
 from mulligan.tasks.loops.rollback import request_rollback
 from mulligan.workers import crash_points
 from mulligan.workers.crash_points import REPOSITORY_STEPS, ROLLBACK_STEPS, STEPS
 from mulligan.workers.repositories.git_command import Git
+from mulligan.workers.sandbox.private import remove_abandoned
 
 pytestmark = [pytest.mark.chaos, pytest.mark.real_models("command")]
 
@@ -40,6 +54,12 @@ KILLED = -9
 ATTEMPT_STEPS = [each for each in (*STEPS, *REPOSITORY_STEPS) if each != "published"]
 #: Steps at which the first item is on the branch.
 LANDED = ("merge_landed", "merge_verified", "settle", "settled")
+#: Those at which the workers of a whole fleet are killed. Each start of a worker takes seconds, so
+#: these are few, unless all are asked for.
+FLEET_STEPS: Sequence[str] = ("published", "saved", "merge_verified", "merge_landed")
+FLEET_ROLLBACK_STEPS: Sequence[str] = ("rollback_landed",)
+if os.environ.get("CHAOS_STEPS") == "all":
+    FLEET_STEPS, FLEET_ROLLBACK_STEPS = (*STEPS, *REPOSITORY_STEPS), ROLLBACK_STEPS
 #: An agent that works until another one goes on with its work.
 SLOW = f"""
 if has("half.txt"):
@@ -439,3 +459,70 @@ def test_the_agent_of_a_frozen_worker_is_ended(hosts: Hosts) -> None:
     hosts.check()
     assert hosts.tips() == before
     assert merges(hosts.origin) == ["A"]
+
+
+# -- a whole fleet ---------------------------------------------------------------------------------
+
+
+def test_a_fleet_whose_workers_are_killed_does_its_loop(tmp_path: Path) -> None:
+    """Given two workers and a loop with dependencies, retries and conflicts; then a rollback."""
+    user = UserRepository.make(tmp_path / "user")
+    before = user.state()
+    crashes, temporary = tmp_path / "crashes", tmp_path / "tmp"
+    for folder in (crashes, temporary):
+        folder.mkdir()
+    for name in FLEET_STEPS:
+        (crashes / name).touch()
+    names = [f"I{number}" for number in range(8)]
+    needs = {"I3": ["I0"], "I4": ["I1", "I2"], "I6": ["I3"], "I7": ["I4", "I5"]}
+    code = """
+lines = [each for each in read("a.txt").splitlines() if each[:1] not in "<=>"]
+if item in ("I1", "I2", "I3"):
+    write("a.txt", "\\n".join([*lines, *([] if item in lines else [item])]) + "\\n")
+write(f"{item}.txt", "done\\n" if again or item in ("I0", "I5") else "no\\n")
+"""
+    with running_fleet(
+        tmp_path / "fleet",
+        pools=[CONTROL, work_pool(2, "one"), work_pool(2, "two")],
+        environment={"MULLIGAN_CRASH_DIR": str(crashes), "TMPDIR": str(temporary)},
+        lease=2.0,
+        max_claims=50,
+        repository_cache=tmp_path / "cache",
+    ) as fleet:
+        loops = fleet.services.loops
+        document = coding_document(
+            user.path,
+            *(item(name, *needs.get(name, ())) for name in names),
+            code=code,
+            concurrency=4,
+            max_attempts=5,
+        )
+        create_loop(loops, document, by="ada")
+        move(loops, LOOP, "start", ADA)
+
+        def completed() -> bool:
+            fleet.stack.watch()
+            reading = fleet.ledger.read_loop(LOOP)
+            assert reading is not None
+            found, items = reading.snapshot.loop, reading.snapshot.items.values()
+            assert found.state in ("running", "completed"), found.reason
+            return not found.rollback and all(each.state == "passed" for each in items)
+
+        wait_for(completed, "the loop", seconds=240)
+        assert sorted(merges(user.path)) == names
+        assert [each.name for each in crashes.iterdir()] == []
+        for name in FLEET_ROLLBACK_STEPS:
+            (crashes / name).touch()
+        request_rollback(loops, LOOP, ADA, item="I5")
+        wait_for(completed, "the loop after its rollback", seconds=120)
+        assert sorted(merges(user.path)) == sorted([*names, "I5", "I7"])
+        assert [each.name for each in crashes.iterdir()] == []
+        reading = fleet.ledger.read_loop(LOOP)
+        assert reading is not None
+        check_passed_means_merged(loops, reading.snapshot)
+    user.git("fsck", "--strict")
+    lines = files_of(user.path, BRANCH)["a.txt"][1].decode().split()
+    assert sorted(lines[3:]) == ["I1", "I2", "I3"]
+    assert user.state() == before
+    remove_abandoned(temporary)
+    assert list(temporary.glob("mulligan-*")) == []

@@ -14,6 +14,7 @@ from typing import Any
 from mulligan.policies.loops.loop import LoopRecord, LoopSnapshot
 from mulligan.policies.loops.spec import LoopDocument
 from mulligan.tasks.loops.change import inject, reset
+from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.repository_sweep import unmerged_items
 from mulligan.tasks.loops.rollback import finish_rollback, read_checkpoints, request_rollback
 from mulligan.tasks.ports.ledger import JobView
@@ -195,15 +196,19 @@ def merges(repository: Path, branch: str = BRANCH) -> list[str]:
     return [each.rpartition("/")[2] for each in found if each]
 
 
-def check_merged(fleet: CodingLoop, repository: Path) -> None:
+def check_passed_means_merged(loops: LoopContext, snapshot: LoopSnapshot) -> None:
     """Check that an item has passed exactly if it is merged, and that none is merged twice."""
-    snapshot = fleet.snapshot
     merged = Counter(
         each.item
-        for each in read_checkpoints(fleet.services.loops, snapshot)
+        for each in read_checkpoints(loops, snapshot)
         if each.kind == "merge" and not each.undone
     )
     passed = {name for name, record in snapshot.items.items() if record.state == "passed"}
     assert merged == Counter(passed)
-    assert unmerged_items(fleet.services.loops, snapshot) == []
+    assert unmerged_items(loops, snapshot) == []
+
+
+def check_merged(fleet: CodingLoop, repository: Path) -> None:
+    """Check that an item has passed exactly if it is merged, in a repository without damage."""
+    check_passed_means_merged(fleet.services.loops, fleet.snapshot)
     git(repository, "fsck", "--strict")

@@ -142,8 +142,13 @@ def test_a_completed_loop_moves_another_branch_forward(
     fleet.sweep()
     assert user.git("rev-parse", "release") == user.git("rev-parse", BRANCH)
     assert fleet.loop.delivered == user.git("rev-parse", BRANCH)
+    before = user.git("rev-parse", "release")
     fleet.roll_back(item="A")
+    fleet.clock.shift += 120
+    fleet.sweep()  # before anybody has planned the loop again
+    assert user.git("rev-parse", "release") == before
     fleet.run()
+    fleet.clock.shift += 120
     fleet.sweep()
     assert user.git("rev-parse", "release") == user.git("rev-parse", BRANCH)
 
