@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mulligan.policies.loops.commands import NotPossible
@@ -14,6 +14,8 @@ from mulligan.policies.value import Value
 #: ``merge``: the work of an item. ``rollback``: it undoes merges. ``sync``: new commits of another
 #: branch. ``other``: somebody else's commit.
 CheckpointKind = Literal["merge", "rollback", "sync", "other"]
+#: Why an item is skipped that nobody had to work on.
+ALREADY_DONE = "already_done"
 
 
 class Rollback(Value):
@@ -44,14 +46,37 @@ class Checkpoint:
     attempt: int = 0
     #: Of a rollback: the attempts whose merges it undoes, as ``job/number``.
     undoes: tuple[str, ...] = ()
+    #: Of a rollback: the attempts whose merges it brings back, which an earlier one had undone.
+    restores: tuple[str, ...] = ()
     #: Of a rollback: its id.
     rollback: str = ""
-    #: Whether a later rollback undid it.
+    #: Whether a later rollback undid it, and none brought it back.
     undone: bool = False
 
     @property
     def attempt_name(self) -> str:
         return f"{self.job_id}/{self.attempt}"
+
+
+def taken_out(rollbacks: Iterable[tuple[Iterable[str], Iterable[str]]]) -> set[str]:
+    """Return the attempts whose merges are undone. Of what rollbacks say, the newest counts.
+
+    ``rollbacks``: what each undoes and brings back, the newest first.
+    """
+    undone, known = set[str](), set[str]()
+    for undoes, restores in rollbacks:
+        undone.update(each for each in undoes if each not in known)
+        known.update(undoes, restores)
+    return undone
+
+
+def marked(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Return checkpoints, the newest first, with what is undone at the first of them."""
+    undone = taken_out((each.undoes, each.restores) for each in checkpoints)
+    return [
+        replace(each, undone=each.kind == "merge" and each.attempt_name in undone)
+        for each in checkpoints
+    ]
 
 
 def in_effect(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
@@ -79,6 +104,19 @@ def undone_by(
     return [each for each in merges if each.commit in later]
 
 
+def restored_by(checkpoints: Sequence[Checkpoint], rollback: Rollback) -> list[Checkpoint]:
+    """Return the merges that a rollback brings back, the newest first.
+
+    Going back to a checkpoint takes back the rollbacks that came after it, too.
+    """
+    if rollback.item is not None or rollback.to is None:
+        return []
+    later = _after(checkpoints, rollback.to)
+    then = marked([each for each in checkpoints if each.commit not in later])
+    undone = {each.commit for each in checkpoints if each.undone}
+    return [each for each in in_effect(then) if each.commit in undone]
+
+
 def _after(checkpoints: Sequence[Checkpoint], commit: str) -> set[str]:
     """Return the commits that came after a checkpoint."""
     commits = [each.commit for each in checkpoints]
@@ -98,11 +136,18 @@ def dependents(item: str, specs: Sequence[ItemSpec]) -> frozenset[str]:
 
 
 def reopen(
-    snapshot: LoopSnapshot, undone: Mapping[str, str], *, now: float, note: str
+    snapshot: LoopSnapshot,
+    undone: Mapping[str, str],
+    *,
+    now: float,
+    note: str,
+    restored: Collection[str] = (),
 ) -> LoopChange:
     """Let items run again whose merges were undone. ``undone``: item → the job that was merged.
 
     One that runs and was merged a moment ago runs again, too. Another job of it is left alone.
+    ``restored``: items whose merges are back. They run again to find that they are done. So do
+    those that were skipped because other work had done them: it may be gone.
     """
     items, cancel = dict[str, ItemRecord](), list[str]()
     for item, job_id in undone.items():
@@ -114,6 +159,15 @@ def reopen(
         elif record.state != "passed":
             continue
         items[item] = ItemRecord(state="pending", since=now, runs=record.runs)
+    for spec in snapshot.specs:
+        record = snapshot.record(spec.id)
+        back = spec.id in restored and record.state in ("running", "failed", "quarantined")
+        done_before = record.state == "skipped" and record.reason == ALREADY_DONE
+        if spec.id in items or not (back or done_before):
+            continue
+        if record.state == "running":
+            cancel.append(record.job_id)
+        items[spec.id] = ItemRecord(state="pending", since=now, runs=record.runs)
     return LoopChange(
         items=items, cancel=tuple(cancel), forget=tuple(items), rollback="", note=note
     )

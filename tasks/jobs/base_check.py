@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Output
+from mulligan.policies.loops.checkpoints import ALREADY_DONE
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.merge import is_merged, item_name, open_repository
 from mulligan.tasks.jobs.outcome import Outcome
@@ -20,7 +21,6 @@ from mulligan.tasks.ports.ledger import Claim, Finish
 from mulligan.tasks.ports.verifiers import Verifier
 
 #: Why an item of a repository ends before anybody works on it.
-ALREADY_DONE = "already_done"
 NOTHING_FAILS = "nothing_fails_before"
 GUARD_FAILS = "guard_fails_before"
 _SLACK = 60.0

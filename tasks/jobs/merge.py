@@ -16,16 +16,23 @@ from mulligan.policies.failures.failure import (
     VerificationResult,
     VerificationStatus,
 )
-from mulligan.policies.jobs.job import Job, Output, Workspace
+from mulligan.policies.jobs.job import TERMINAL, Job, Output, Workspace
+from mulligan.policies.loops.checkpoints import taken_out
 from mulligan.policies.loops.spec import GIT_MERGE
 from mulligan.policies.repair.retry import MERGE_CONFLICT
 from mulligan.tasks.jobs.context import AttemptContext
-from mulligan.tasks.ports.errors import BadInput, CallCancelled, RepositoryUnavailable
+from mulligan.tasks.ports.errors import (
+    BadInput,
+    CallCancelled,
+    RepositoryUnavailable,
+    WorkspaceUnavailable,
+)
 from mulligan.tasks.ports.leases import HeldLease
 from mulligan.tasks.ports.ledger import Claim
 from mulligan.tasks.ports.repositories import (
     ATTEMPT_TRAILER,
     ITEM_TRAILER,
+    RESTORED_TRAILER,
     SYNC_TRAILER,
     UNDONE_TRAILER,
     BranchCommit,
@@ -70,13 +77,19 @@ def find_commit(history: Sequence[BranchCommit], trailer: str, value: str) -> Br
 
 def is_merged(history: Sequence[BranchCommit], item: str) -> bool:
     """Whether the work of an item is on a branch, and no rollback has undone it since."""
-    undone: set[str] = set()
-    for each in history:  # the newest first
-        attempt = each.trailers.get(ATTEMPT_TRAILER, "")
-        if each.trailers.get(ITEM_TRAILER) == item and attempt not in undone:
-            return True
-        undone.update(each.trailers.get(UNDONE_TRAILER, "").split())
-    return False
+    undone = taken_out(
+        (names_in(each, UNDONE_TRAILER), names_in(each, RESTORED_TRAILER)) for each in history
+    )
+    return any(
+        each.trailers.get(ITEM_TRAILER) == item
+        and each.trailers.get(ATTEMPT_TRAILER, "") not in undone
+        for each in history
+    )
+
+
+def names_in(commit: BranchCommit, trailer: str) -> tuple[str, ...]:
+    """Return the attempts that a trailer of a commit names."""
+    return tuple(commit.trailers.get(trailer, "").split())
 
 
 def open_repository(context: AttemptContext, name: str) -> Repository:
@@ -99,7 +112,7 @@ def merge_attempt(
 ) -> VerificationResult:
     """Merge an attempt's work into the branch, unless it is there already.
 
-    Raises CallCancelled if the lease is lost, and RepositoryUnavailable.
+    Raises CallCancelled if the lease is lost, and WorkspaceUnavailable.
     """
     space = claim.job.workspace
     if space is None or space.git is None or space.branch is None or output.commit is None:
@@ -122,10 +135,17 @@ def merge_attempt(
             return made
         if not held.is_sure():
             raise CallCancelled("the lease is lost, so the work must not be merged")
+        if _has_ended(context, claim.job_id):  # a person cancelled it, which ends no lease
+            raise WorkspaceUnavailable("the job has ended, so the work must not be merged")
         if repository.land(space.branch, old=tip, new=made, fence=fence) is not None:
             context.step("merge_landed", claim.lease.entry)
             return _merged(made, space, "merged", warnings)
     raise RepositoryUnavailable(f"{space.branch} was changed {_TRIES} times during the merge")
+
+
+def _has_ended(context: AttemptContext, job_id: str) -> bool:
+    view = context.ledger.job(job_id)
+    return view is None or view.state in TERMINAL
 
 
 def _merge_into(

@@ -8,18 +8,22 @@ that a rollback that a crash interrupts goes on where it was.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from mulligan.policies.loops.checkpoints import (
     Checkpoint,
     CheckpointKind,
     Rollback,
+    marked,
     reopen,
+    restored_by,
     undone_by,
 )
 from mulligan.policies.loops.commands import NotPossible
 from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
+from mulligan.tasks.jobs.merge import names_in
 from mulligan.tasks.loops.change import LoopConflict, change_loop
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
@@ -27,6 +31,7 @@ from mulligan.tasks.ports.ledger import LoopReading, Requester
 from mulligan.tasks.ports.repositories import (
     ATTEMPT_TRAILER,
     ITEM_TRAILER,
+    RESTORED_TRAILER,
     ROLLBACK_TRAILER,
     SYNC_TRAILER,
     UNDONE_TRAILER,
@@ -85,13 +90,7 @@ def checkpoints_of(history: Sequence[BranchCommit], loop: str) -> list[Checkpoin
     """Return the commits from the newest to the one before the loop's first, with their meaning."""
     found = [_checkpoint(each, loop) for each in history]
     ours = [index for index, each in enumerate(found) if each.kind != "other"]
-    kept = found[: max(ours, default=-1) + 2]
-    undone: set[str] = set()
-    marked = []
-    for each in kept:  # a rollback comes before what it undoes
-        marked.append(replace(each, undone=each.kind == "merge" and each.attempt_name in undone))
-        undone.update(each.undoes)
-    return marked
+    return marked(found[: max(ours, default=-1) + 2])
 
 
 def _checkpoint(commit: BranchCommit, loop: str) -> Checkpoint:
@@ -113,7 +112,8 @@ def _checkpoint(commit: BranchCommit, loop: str) -> Checkpoint:
         item=item if merge else "",
         job_id=job_id if merge else "",
         attempt=int(number) if merge else 0,
-        undoes=tuple(trailers.get(UNDONE_TRAILER, "").split()),
+        undoes=names_in(commit, UNDONE_TRAILER),
+        restores=names_in(commit, RESTORED_TRAILER),
         rollback=trailers.get(ROLLBACK_TRAILER, ""),
     )
 
@@ -189,62 +189,97 @@ def finish_rollback(context: LoopContext, name: str) -> bool:
         return False
     rollback = Rollback.model_validate_json(reading.snapshot.loop.rollback)
     try:
-        undone = _land(context, reading, rollback)
+        landed = _land(context, reading, rollback)
     except (NotPossible, BadInput) as error:
-        change = LoopChange(rollback="", note=f"the rollback was not possible: {error}")
-        _write(context, name, rollback, lambda _found, _now: change)
+        refused = LoopChange(rollback="", note=f"the rollback was not possible: {error}")
+        change_loop(
+            context,
+            name,
+            _PLANNER,
+            lambda found, _now: refused if _is_pending(found, rollback) else LoopChange(),
+        )
         return True
+    if landed is None:
+        return False
     context.step("rollback_landed", name)
-    merged = {each.item: each.job_id for each in undone}
-    note = f"rolled back: {', '.join(sorted(merged))[:200]}"
-    _write(context, name, rollback, lambda found, now: reopen(found, merged, now=now, note=note))
+    undone, back = landed.undone, {each.item for each in landed.restored}
+    note = f"rolled back: {', '.join(sorted({each.item for each in undone}))[:200]}"
+
+    def decide(found: LoopSnapshot, now: float) -> LoopChange:
+        merged = {each.item: each.job_id for each in undone}
+        # Of several merges of one item, that of its present job.
+        present = {
+            each.item: each.job_id
+            for each in undone
+            if each.job_id == found.record(each.item).job_id
+        }
+        if _is_pending(found, rollback):
+            return reopen(found, merged | present, now=now, note=note, restored=back)
+        if not landed.made or not present:
+            return LoopChange()
+        # Somebody else has refused it at the same time. It was made all the same.
+        return replace(reopen(found, present, now=now, note=note), rollback=None)
+
+    change_loop(context, name, _PLANNER, decide)
     context.step("rollback_written", name)
     return True
 
 
-def _write(
-    context: LoopContext,
-    name: str,
-    rollback: Rollback,
-    decide: Callable[[LoopSnapshot, float], LoopChange],
-) -> None:
-    """Write the end of a rollback, unless somebody else has."""
-
-    def guarded(found: LoopSnapshot, now: float) -> LoopChange:
-        if not found.loop.rollback or f'"{rollback.id}"' not in found.loop.rollback:
-            return LoopChange()
-        return decide(found, now)
-
-    change_loop(context, name, _PLANNER, guarded)
+def _is_pending(snapshot: LoopSnapshot, rollback: Rollback) -> bool:
+    return f'"{rollback.id}"' in snapshot.loop.rollback
 
 
-def _land(context: LoopContext, reading: LoopReading, rollback: Rollback) -> list[Checkpoint]:
-    """Put the commit of a rollback on the branch, once. Return the merges that it undoes."""
+@dataclass(frozen=True, kw_only=True)
+class _Landed:
+    """The commit of a rollback that is on the branch."""
+
+    #: The merges that it undoes, and those that it brings back.
+    undone: Sequence[Checkpoint]
+    restored: Sequence[Checkpoint]
+    #: Whether this process has put it there.
+    made: bool
+
+
+def _land(context: LoopContext, reading: LoopReading, rollback: Rollback) -> _Landed | None:
+    """Put the commit of a rollback on the branch, once. None: it has ended without this process."""
     snapshot = reading.snapshot
     repository, branch = repository_of(context, snapshot), snapshot.config.target
     for _ in range(_TRIES):
         fence = repository.take_fence(snapshot.loop.name)
         context.step("rollback_fenced", snapshot.loop.name)
+        # Whoever slept since it read the loop must not make what others made, or refused, long ago.
+        now = context.ledger.read_loop(snapshot.loop.name)
+        if now is None or not _is_pending(now.snapshot, rollback):
+            return None
         history = repository.history(branch)
         checkpoints = checkpoints_of(history, snapshot.loop.name)
         if done := next((each for each in checkpoints if each.rollback == rollback.id), None):
-            return [each for each in checkpoints if each.attempt_name in done.undoes]
+            merges = [each for each in checkpoints if each.kind == "merge"]
+            return _Landed(
+                undone=[each for each in merges if each.attempt_name in done.undoes],
+                restored=[each for each in merges if each.attempt_name in done.restores],
+                made=False,
+            )
         undone = undone_by(checkpoints, rollback, snapshot.specs)
+        restored = restored_by(checkpoints, rollback)
         tip = history[0].commit
-        tree = _tree(repository, rollback, tip, undone)
-        commit = repository.commit(tree, (tip,), _message(rollback, undone))
+        tree = _tree(repository, rollback, history, undone)
+        commit = repository.commit(tree, (tip,), _message(rollback, undone, restored))
         if repository.land(branch, old=tip, new=commit, fence=fence) is not None:
-            return undone
+            return _Landed(undone=undone, restored=restored, made=True)
     raise RepositoryUnavailable(f"{branch} was changed {_TRIES} times during the rollback")
 
 
 def _tree(
-    repository: Repository, rollback: Rollback, tip: str, undone: Sequence[Checkpoint]
+    repository: Repository,
+    rollback: Rollback,
+    history: Sequence[BranchCommit],
+    undone: Sequence[Checkpoint],
 ) -> str:
     """Return the tree without the undone merges. Raises NotPossible if they cannot be taken out."""
+    ours = history[0].commit
     if rollback.item is None:
-        return repository.tree_of(rollback.to or tip)
-    ours = tip
+        return _tree_of_checkpoint(repository, rollback.to or ours, history)
     for merge in undone:
         without = repository.merge(ours, merge.parent or merge.commit, base=merge.commit)
         if without.conflicts:
@@ -257,7 +292,37 @@ def _tree(
     return repository.tree_of(ours)
 
 
-def _message(rollback: Rollback, undone: Sequence[Checkpoint]) -> str:
+def _tree_of_checkpoint(
+    repository: Repository, commit: str, history: Sequence[BranchCommit]
+) -> str:
+    """Return the tree of a checkpoint, with what was merged from upstream since.
+
+    That is no work of the loop. Git counts it as merged, so that it would never come back, and a
+    delivery would take it out of the branch that it came from.
+    """
+    later = takewhile(lambda each: each.commit != commit, history)
+    found = (each.trailers.get(SYNC_TRAILER, "") for each in later)
+    upstream = next(filter(None, found), "")
+    if not upstream:
+        return repository.tree_of(commit)
+    merged = repository.merge(commit, upstream)
+    if merged.conflicts:
+        paths = ", ".join(each.path for each in merged.conflicts[:3])
+        raise NotPossible(
+            f"what was merged from upstream after {commit[:10]} conflicts with it in {paths}; roll"
+            " back single items instead"
+        )
+    return merged.tree
+
+
+def _message(
+    rollback: Rollback, undone: Sequence[Checkpoint], restored: Sequence[Checkpoint]
+) -> str:
     what = f"Undo {rollback.item}" if rollback.item else f"Go back to {(rollback.to or '')[:10]}"
-    names = " ".join(each.attempt_name for each in undone)
-    return f"{what}\n\n{ROLLBACK_TRAILER}: {rollback.id}\n{UNDONE_TRAILER}: {names}\n"
+    trailers = {
+        ROLLBACK_TRAILER: rollback.id,
+        UNDONE_TRAILER: " ".join(each.attempt_name for each in undone),
+        RESTORED_TRAILER: " ".join(each.attempt_name for each in restored),
+    }
+    lines = [f"{name}: {value}" for name, value in trailers.items() if value]
+    return "\n".join([what, "", *lines, ""])

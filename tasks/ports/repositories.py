@@ -16,6 +16,7 @@ ATTEMPT_TRAILER = "Mulligan-Attempt"
 ITEM_TRAILER = "Mulligan-Item"
 ROLLBACK_TRAILER = "Mulligan-Rollback"
 UNDONE_TRAILER = "Mulligan-Undone"
+RESTORED_TRAILER = "Mulligan-Restored"
 SYNC_TRAILER = "Mulligan-Sync"
 
 

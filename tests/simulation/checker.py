@@ -17,6 +17,7 @@ from mulligan.tasks.ports.ledger import Entry, JobView
 from mulligan.workers.ledger import keys
 from simulation.loop_checker import LoopChecker
 from simulation.providers import TOKENS, Purchase
+from simulation.repository_checker import RepositoryChecker
 from simulation.scheduler import Process
 
 if TYPE_CHECKING:
@@ -54,9 +55,11 @@ class Checker:
     #: Process and entry → the token and the time of its last claim.
     claims: dict[tuple[Process, str], tuple[str, float]] = field(default_factory=dict)
     loops: LoopChecker = field(init=False)
+    repositories: RepositoryChecker = field(init=False)
 
     def __post_init__(self) -> None:
         self.loops = LoopChecker(self)
+        self.repositories = RepositoryChecker(self)
 
     def violated(self, text: str) -> None:
         self.violations.append(text)
@@ -82,6 +85,7 @@ class Checker:
         self.written_ids = durable
         self.accepted_ids &= durable
         self.loops.restored()
+        self.repositories.restored()
 
     def buying(self, process: Process, handled: str) -> None:
         """Invariant 3: an answer that is stored is not bought again."""
@@ -117,7 +121,8 @@ class Checker:
             claim = fields["token"], self.world.scheduler.now
             self.claims[process, str(self._entry(fields))] = claim
             self._check_quotas()
-        self.loops.script_answered(script, request, answer)
+        self.loops.script_answered(script, request, answer, process)
+        self.repositories.script_answered(script, request, answer)
         if fenced is None:
             return
         entry = self._entry(fields)
@@ -210,6 +215,7 @@ class Checker:
         self._check_events()
         self._check_control()
         self.loops.check()
+        self.repositories.check()
         return self.violations
 
     def _check_job(self, view: JobView) -> None:
@@ -220,6 +226,7 @@ class Checker:
         self._check_scores(view)
         self._check_retries(view)
         self._check_counts(view)
+        self.repositories.check_job(view)
         for cycle in view.cycles:
             if cycle.open:
                 self.violated(f"cycle {cycle.id} is never ended: {cycle.status}")
@@ -250,7 +257,8 @@ class Checker:
             and losses < self.world.settings.max_claims
         ):
             self.violated(f"{view.id} is worker_lost, but only {losses} workers were lost")
-        if view.state == "cancelled" and view.id not in self.cancelled_ids:
+        done = view.reason == "already_done" and view.id in self.repositories.jobs
+        if view.state == "cancelled" and view.id not in self.cancelled_ids and not done:
             self.violated(f"{view.id} is cancelled, but nobody cancelled it")
 
     def _forgot_the_end_of_a_claim(self, job_id: str, restart: Restart) -> bool:
@@ -262,7 +270,9 @@ class Checker:
         scores: Any = view.job.runner.options["scores"]
         for attempt in view.attempts:
             n = attempt.plan.number
-            if attempt.score is not None and attempt.score != scores[min(n, len(scores)) - 1]:
+            known = view.id not in self.repositories.jobs
+            expected = scores[min(n, len(scores)) - 1]
+            if known and attempt.score is not None and attempt.score != expected:
                 self.violated(f"attempt {n} of {view.id} has the score {attempt.score}")
             if attempt.verdict is not None and attempt.verdict.success and n < len(view.attempts):
                 after = view.attempts[n].plan.mode

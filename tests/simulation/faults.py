@@ -14,6 +14,8 @@ BROKER_FAULTS = ("lose_message", "duplicate", "delay", "broker_away", "purge", "
 PROVIDER_FAULTS = ("provider_away", "provider_limit", "provider_unpaid")
 VERIFIER_FAULTS = ("verifier_broken",)
 RECEIVER_FAULTS = ("receiver_away",)
+#: Calls to a repository. The last one lasts for some seconds and concerns everybody.
+REPOSITORY_FAULTS = ("lose_request", "lose_reply", "repository_away")
 
 Refusal = Literal["OOM", "READONLY", "BUSY", "LOADING"]
 REFUSALS: tuple[Refusal, ...] = ("OOM", "READONLY", "BUSY", "LOADING")
@@ -24,8 +26,8 @@ class Fault:
     """One fault, at the nth call of a port that has this name."""
 
     kind: str
-    #: The name of a script (`settle`), of a command (`hset`), or `publish`, `answer`, `verify`,
-    #: `post`.
+    #: The name of a script (`settle`), of a command (`hset`), of a call to a repository
+    #: (`git_land`), of a step (`merge_landed`), or `publish`, `answer`, `verify`, `post`.
     call: str
     nth: int = 1
     #: How long it lasts, for those that last.

@@ -17,6 +17,7 @@ from mulligan.policies.loops.spec import ItemSpec, LoopDocument
 from mulligan.tasks.ports.ledger import Entry, JobView
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.stored.amounts import read_amounts
+from simulation.scheduler import Process
 
 if TYPE_CHECKING:
     from simulation.checker import Checker
@@ -26,6 +27,8 @@ _CHECKED = frozenset(
     {"claim", "store_output", "settle", "requeue", "sweep", "cancel", "write_loop", "read_loop",
      "end_escalation", "name_provider"}
 )  # fmt: skip
+#: Scripts that are followed, but change nothing that is checked.
+_FOLLOWED = frozenset({"renew", "fail", "set_loop_slots"})
 _DONE = ("passed", "skipped")
 _GAVE_UP = ("failed", "quarantined")
 #: Reasons that are a loop's own: what waits behind one may wait for a person.
@@ -74,6 +77,12 @@ class LoopChecker:
     _verifying: set[Entry] = field(default_factory=set)
     _spent: dict[tuple[str, str], float] = field(default_factory=dict)
     _restored_at: float = float("-inf")
+    #: When each process read a loop last, and when which number of slots was changed.
+    _read_at: dict[Process, float] = field(default_factory=dict)
+    _changed_slots: list[tuple[float, int]] = field(default_factory=list)
+    _slots_before: int = 0
+    #: Jobs of which an entry could not be sent.
+    _undelivered: set[str] = field(default_factory=set)
 
     @property
     def _prefix(self) -> str:
@@ -87,6 +96,7 @@ class LoopChecker:
 
     def created(self, document: LoopDocument) -> None:
         self.specs[document.loop.name] = {item.id: item for item in document.items}
+        self.checker.repositories.created(document)
 
     def injected(self, loop: str, items: Iterable[ItemSpec]) -> None:
         self.specs.setdefault(loop, {}).update({item.id: item for item in items})
@@ -96,14 +106,24 @@ class LoopChecker:
         self._live, self._spent = self._live_now(), {}
         self._restored_at = self._now
 
-    def script_answered(self, script: str, request: str, answer: Any) -> None:
-        if not self.specs or script not in _CHECKED | {"renew"}:
+    def script_answered(self, script: str, request: str, answer: Any, process: Process) -> None:
+        if not self.specs or script not in _CHECKED | _FOLLOWED:
             return
         fields = json.loads(request)
+        if script == "fail":
+            self._undelivered |= {Entry.parse(each).job_id for each in answer}
+        elif script == "set_loop_slots":
+            self._changed_slots.append((self._now, self._slots_before))
+        elif script == "read_loop":
+            self._read_at[process] = self._now
+        self._slots_before = self._slots
+        if script in ("fail", "set_loop_slots"):
+            return
         if script == "write_loop" and answer[0] == "written":
             self._written(fields)
         self._follow_claim(script, fields, answer)
-        self._check_slots()
+        read_at = self._read_at.get(process, 0.0) if script == "write_loop" else self._now
+        self._check_slots(read_at)
         if script == "sweep":
             self._check_hints()
         idle = script == "renew" or (script == "sweep" and not answer[1])
@@ -123,9 +143,11 @@ class LoopChecker:
             self.checker.cancelled_ids |= set(change["cancel"])
             # An empty table of Lua is a list.
             self.forgotten |= {(loop, item) for item in change["forget"] or ()}
+            self.checker.repositories.written(loop, change, request["by"])
         for each in request["admit"]:
             if each.get("job") and each["id"] not in self.jobs:
                 self.jobs[each["id"]] = each["loop"], each["item"]
+                self.checker.repositories.admitted(each["loop"], each["id"])
                 self.checker.jobs[each["id"]] = Job.model_validate_json(each["job"]["body"])
                 self.checker.written_ids.add(each["id"])
                 self._check_dependencies(each["loop"], each["item"])
@@ -145,18 +167,20 @@ class LoopChecker:
             if state not in allowed:
                 self._violated(f"{loop}/{item} got a slot while {each} is {state}")
 
-    def _check_slots(self) -> None:
+    def _check_slots(self, read_at: float) -> None:
         """Invariant: the slots of all loops and the concurrency of each one hold.
 
-        A person may lower them while items run. Then none gets a slot until enough have ended.
+        A person may lower them while items run. Then none gets a slot until enough have ended. A
+        plan that was read before, or before a restart, may be written after it.
         """
         live = self._live_now()
-        new = live - self._live
-        if new and len(live) > self._slots:
-            self._violated(f"{len(live)} items have one of {self._slots} slots")
+        new = live - self._live if read_at > self._restored_at else set[str]()
+        most = max([self._slots, *(slots for at, slots in self._changed_slots if at > read_at)])
+        if new and len(live) > most:
+            self._violated(f"{len(live)} items have one of {most} slots")
         for loop in self.specs:
             own = {job for job in live if self.jobs[job][0] == loop}
-            most = int(self._loop(loop).get("concurrency", 0)) if own & new else 0
+            most = int(self.row(loop).get("concurrency", 0)) if own & new else 0
             if own & new and len(own) > most:
                 self._violated(f"{len(own)} items of {loop} run at once, not {most}")
         for job in self._occupied() - live:
@@ -173,7 +197,9 @@ class LoopChecker:
             if entry.kind == "attempt" and self._runs(entry, expires)
         }
         self._verifying = {each for each in self._verifying if self._is_verifying(each)}
-        return (held & self.jobs.keys()) | {each.job_id for each in self._verifying}
+        # A verification that could not be sent and then could goes on without a slot.
+        verifying = {each.job_id for each in self._verifying} - self._undelivered
+        return (held & self.jobs.keys()) | verifying
 
     def _check_hints(self) -> None:
         """Invariant: while a slot is free that an item waits for, a hint is under way."""
@@ -186,7 +212,7 @@ class LoopChecker:
         for loop in client.smembers(f"{self._prefix}loops:active"):
             own = sum(self.jobs[job][0] == loop for job in live)
             limited = client.hlen(self._part(loop, "limits")) > 1  # the budget may have no room
-            concurrency = int(self._loop(loop)["concurrency"])
+            concurrency = int(self.row(loop)["concurrency"])
             # Those that wait for a provider have no slot, but count as begun.
             limited = limited or client.scard(self._part(loop, "begun")) >= most_begun(concurrency)
             if own < concurrency and not limited:
@@ -265,7 +291,7 @@ class LoopChecker:
 
     def moving(self) -> list[str]:
         """Return what goes on by itself, soon."""
-        client, found = self._client, []
+        client, found = self._client, self.checker.repositories.moving()
         prefixes = keys.partition_prefixes(
             self._settings.key_prefix, self._settings.partitions or 1
         )
@@ -314,7 +340,7 @@ class LoopChecker:
     def check_rest(self) -> None:
         """Check what must be true when nothing moves: the registry says what is."""
         for loop in self.specs:
-            row = self._loop(loop)
+            row = self.row(loop)
             if not row:
                 continue
             if row["state"] == "running":
@@ -385,12 +411,12 @@ class LoopChecker:
     def _part(self, loop: str, part: str) -> str:
         return f"{keys.loop(self._prefix, loop)}:{part}"
 
-    def _loop(self, loop: str) -> dict[str, str]:
+    def row(self, loop: str) -> dict[str, str]:
         row: dict[str, str] = self._client.hgetall(keys.loop(self._prefix, loop))
         return row
 
     def _config(self, loop: str) -> dict[str, Any]:
-        config: dict[str, Any] = json.loads(self._loop(loop)["config"])
+        config: dict[str, Any] = json.loads(self.row(loop)["config"])
         return config
 
     def running(self, loop: str) -> str:

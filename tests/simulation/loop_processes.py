@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.loops.commands import Verb
@@ -10,7 +12,9 @@ from mulligan.policies.loops.spec import LoopDocument
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.plan import run_plan
-from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
+from mulligan.tasks.loops.repository_sweep import RepositorySweep
+from mulligan.tasks.loops.rollback import read_checkpoints, request_rollback
+from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, RepositoryUnavailable
 from mulligan.tasks.ports.ledger import Entry, Requester
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from simulation.scheduler import Crashed, Process
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
 #: The queues of the workers that run items: those of agents and, as fallbacks, the others.
 ITEM_QUEUES = ("agent.repair", "repair", "agent", "attempt", "verify")
 _ADA = Requester(by="ada")
+#: Seconds for which the work of ended items is kept.
+WORK_RETENTION = 45.0
+#: How often a process that looks after repositories begins afresh.
+_AFRESH = 0.1
 
 
 class LoopFleet:
@@ -31,6 +39,7 @@ class LoopFleet:
         self._fleet = fleet
         self._world = fleet.world
         self._planners = 0
+        self._repository_sweeps = 0
         self._keys = 0
 
     # -- planners ---------------------------------------------------------------------------------
@@ -87,13 +96,64 @@ class LoopFleet:
             publish=intake.publish,
             slots=lambda: world.settings.loop_slots,
             price=lambda _runner: None,
+            repository=partial(world.repositories.open, process),
+            work_retention=WORK_RETENTION,
             step=step,
         )
+
+    # -- repositories -----------------------------------------------------------------------------
+
+    def start_repository_sweep(self, interval: Callable[[], float]) -> Process:
+        """Start a process that looks after repositories again and again."""
+        self._repository_sweeps += 1
+        world, process = self._world, self._world.process(f"repository{self._repository_sweeps}")
+
+        def run() -> None:
+            context = self._context(process, world.ledger(process))
+            sweep = RepositorySweep(context)
+            while True:
+                world.scheduler.sleep(process, interval())
+                if world.random and world.chance.random() < _AFRESH:
+                    sweep = RepositorySweep(context)  # which proves everything again
+                self._look_after(process, sweep)
+
+        world.scheduler.spawn(process, run)
+        return process
+
+    def _look_after(self, process: Process, sweep: RepositorySweep) -> None:
+        try:
+            sweep.run()
+        except LedgerUnavailable as error:
+            self._world.note(process, f"gave up: {error}")
+
+    def roll_back(self, loop: str, *, item: str | None = None, place: float = 0.0) -> None:
+        """Ask for a rollback of an item, or to the checkpoint at a place: 0 is the newest."""
+
+        def act(context: LoopContext) -> None:
+            reading = context.ledger.read_loop(loop)
+            if reading is None:
+                return
+            if item is not None:
+                request_rollback(context, loop, _ADA, item=item)
+            elif found := read_checkpoints(context, reading.snapshot):
+                to = found[int(place * len(found))].commit
+                request_rollback(context, loop, _ADA, to=to[:12])
+
+        self.person(act, f"roll back {item or f'to {place:g}'} in {loop}")
+
+    def push(self, loop: str, branch: str, path: str) -> None:
+        """Let a person put a commit on a branch, beside the loop."""
+        config = self._world.checker.repositories.configs.get(loop)
+        if config is not None and config.repo is not None:
+            process = self._world.process("person")
+            self._world.note(process, f"push {path} to {branch}")
+            model = self._world.repositories.model(config.repo)
+            model.push(branch, path, f"{self._world.scheduler.now:.3f}")
 
     # -- people -----------------------------------------------------------------------------------
 
     def create(self, document: LoopDocument) -> None:
-        """Create and start a loop."""
+        """Create and start a loop. A person tries again if it works in a repository."""
         name = document.loop.name
         self._world.checker.loops.created(document)
 
@@ -101,7 +161,15 @@ class LoopFleet:
             change.create_loop(context, document, by="ada")
             change.move(context, name, "start", _ADA)
 
-        self.person(act, f"create {name}")
+        def act_again(context: LoopContext) -> None:
+            with contextlib.suppress(change.LoopConflict):  # an answer was lost
+                change.create_loop(context, document, by="ada")
+            change.move(context, name, "start", _ADA)
+
+        if document.loop.repo is None:
+            self.person(act, f"create {name}")
+        else:
+            self.person(act_again, f"create {name}", tries=6)
 
     def move(self, loop: str, verb: Verb) -> None:
         self.person(lambda context: change.move(context, loop, verb, _ADA), f"{verb} {loop}")
@@ -139,18 +207,23 @@ class LoopFleet:
     def set_slots(self, slots: int) -> None:
         self.person(lambda context: change.set_slots(context, slots), f"set {slots} slots")
 
-    def person(self, act: Callable[[LoopContext], Any], what: str) -> None:
-        """Let a person change loops. What is not possible is refused."""
+    def person(self, act: Callable[[LoopContext], Any], what: str, *, tries: int = 1) -> None:
+        """Let a person change loops, up to ``tries``. What is not possible is refused."""
         world = self._world
         process = world.process("person")
 
         def run() -> None:
             world.note(process, what)
             ledger = world.ledger(process, patience=PRODUCER_PATIENCE)
-            try:
-                act(self._context(process, ledger))
-            except (LedgerUnavailable, BadInput) as error:
-                world.note(process, f"gave up: {error}")
+            for left in reversed(range(tries)):
+                try:
+                    act(self._context(process, ledger))
+                except (LedgerUnavailable, RepositoryUnavailable, BadInput) as error:
+                    world.note(process, f"gave up: {error}")
+                    if left:
+                        world.scheduler.sleep(process, 5.0)
+                else:
+                    return
 
         world.scheduler.spawn(process, run)
 

@@ -15,11 +15,42 @@ if TYPE_CHECKING:
 
 _NAMES = ("alpha", "beta", "gamma")
 _SCORES = ([90], [90], [100], [40, 90], [60, 50, 90], [10])
+_REPOSITORY_SCORES = ([90], [90], [90], [100], [40, 90], [60, 50, 90], [10])
 _VERBS = ("pause", "pause", "resume", "stop", "start", "start", "reset", "reset", "skip", "inject",
           "configure", "configure", "cancel", "requeue", "requeue", "plan", "plan",
           "slots")  # fmt: skip
+#: What people do to loops that work in a repository.
+_REPOSITORY_VERBS = (
+    *_VERBS, *6 * ("rollback", "undo"), "push", "push", "stop", "start",
+)  # fmt: skip
 #: Where faults happen beside those of jobs, and their weights.
 LOOP_CALLS = {"read_loop": 4, "write_loop": 8, "create_loop": 1, "loop_read": 4, "loop_written": 4}
+REPOSITORY_CALLS = {
+    "begin_merge": 12,
+    "claim_verification": 8,
+    "store_result": 10,
+    "git_land": 24,
+    "git_take_fence": 12,
+    "git_history": 8,
+    "git_begin_branch": 4,
+    "git_commit": 6,
+    "git_merge": 4,
+    "git_files": 4,
+    "git_resolve": 2,
+    "git_save": 6,
+    "git_saved": 2,
+    "git_forget": 2,
+    "git_tree_of": 2,
+    "base_checked": 4,
+    "merge_begun": 6,
+    "merge_fenced": 8,
+    "merge_verified": 6,
+    "merge_landed": 16,
+    "result_stored": 8,
+    "rollback_fenced": 8,
+    "rollback_landed": 12,
+    "rollback_written": 4,
+}
 
 
 def make_item(name: str, *depends_on: str, scores: Sequence[float] = (90,), **shape: Any) -> Any:
@@ -44,6 +75,27 @@ def make_item(name: str, *depends_on: str, scores: Sequence[float] = (90,), **sh
             {"id": "simulated.check", "slow": shape.get("slow", False), "same": False}
         ],
     }  # fmt: skip
+
+
+def make_change(name: str, *depends_on: str, loop: str = "alpha", **shape: Any) -> Any:
+    """Return an item that changes files of a repository: its own one, whose score is that of the
+    attempt, and those that it shares with others.
+
+    Further shapes: ``touches`` (names of shared files), ``apart`` (items that must be known to it
+    if they are there), ``eager`` (items whose work it does, too), ``idle`` and ``raises`` (numbers
+    of attempts), ``early`` (it saves something before its end).
+    """
+    item = make_item(name, *depends_on, **shape)
+    for key in ("touches", "apart", "eager", "idle", "raises"):
+        item["runner"][key] = list(shape.get(key, ()))
+    item["runner"]["early"] = shape.get("early", False)
+    pairs = [[name, other] for other in shape.get("apart", ())]
+    slow = shape.get("slow", False)
+    item["verifiers"] = [
+        {"id": "simulated.tree", "loop": loop, "item": name, "slow": slow},
+        {"id": "simulated.guard", "loop": loop, "apart": pairs, "role": "guard", "slow": slow},
+    ]
+    return item
 
 
 def make_loop(name: str, *items: Any, **config: Any) -> LoopDocument:
@@ -97,6 +149,14 @@ class LoopAction:
                 loops.inject(self.loop, self.injected)
             case "configure":
                 loops.configure(self.loop, self.values)
+            case "rollback":
+                loops.roll_back(self.loop, place=self.values["place"])
+            case "undo":
+                merged = simulation.world.checker.repositories.merged_items(self.loop)
+                place = int(self.values["place"] * len(merged))
+                loops.roll_back(self.loop, item=merged[place] if merged else "i0")
+            case "push":
+                loops.push(self.loop, self.values["branch"], self.values["path"])
             case "slots":
                 loops.set_slots(self.values["slots"])
             case "plan":
@@ -111,8 +171,15 @@ class LoopAction:
                 loops.move(self.loop, cast(Verb, self.verb))
 
 
-def generate_loops(chance: random.Random) -> dict[str, PlannedLoop | LoopAction]:
-    """Return one to three loops (l0…) and what people do to them (p0…)."""
+def generate_loops(
+    chance: random.Random, *, repositories: bool = False
+) -> dict[str, PlannedLoop | LoopAction]:
+    """Return one to three loops (l0…) and what people do to them (p0…).
+
+    ``repositories``: most of them work in one.
+    """
+    if repositories:
+        return _repository_loops(chance)
     parts: dict[str, PlannedLoop | LoopAction] = {}
     names = _NAMES[: chance.randint(1, 3)]
     for i, name in enumerate(names):
@@ -121,6 +188,69 @@ def generate_loops(chance: random.Random) -> dict[str, PlannedLoop | LoopAction]
     for i in range(chance.randint(0, 8)):
         parts[f"p{i}"] = _action(chance, i, chance.choice(names))
     return parts
+
+
+def _repository_loops(chance: random.Random) -> dict[str, PlannedLoop | LoopAction]:
+    parts: dict[str, PlannedLoop | LoopAction] = {}
+    names = _NAMES[: chance.choice([1, 1, 2])]
+    for i, name in enumerate(names):
+        at = round(chance.uniform(0, 10), 1)
+        items = _changes(chance, name) if i == 0 or chance.random() < 0.7 else _items(chance)
+        config = _config(chance)
+        if items[0]["verifiers"][0]["id"] == "simulated.tree":
+            config |= _repository(chance)
+        parts[f"l{i}"] = PlannedLoop(at, make_loop(name, *items, **config))
+    for i in range(chance.randint(1, 10)):
+        parts[f"p{i}"] = _repository_action(chance, i, chance.choice(names))
+    return parts
+
+
+def _repository(chance: random.Random) -> dict[str, Any]:
+    return {
+        "repo": "repo",
+        "concurrency": chance.randint(1, 5),
+        "already_done": chance.choice(["skip", "skip", "refuse"]),
+        "sync": chance.choice([None, None, "main"]),
+        "deliver": chance.choice(["branch", "branch", {"fast_forward": "release"}]),
+        "budget": _budget(chance) if chance.random() < 0.2 else {},
+    }
+
+
+def _changes(chance: random.Random, loop: str) -> list[Any]:
+    count = chance.randint(2, 7)
+    linked = chance.choice([0.0, 0.2, 0.4])
+    shared = chance.choice([0.0, 0.3, 0.6])
+    names = [f"i{n}" for n in range(count)]
+    return [
+        make_change(
+            name,
+            *(each for each in names[:n] if chance.random() < linked),
+            loop=loop,
+            touches=[each for each in "xy" if chance.random() < shared],
+            apart=[each for each in names if each != name and chance.random() < 0.05],
+            eager=[each for each in names if each != name and chance.random() < 0.03],
+            idle=[each for each in (1, 2) if chance.random() < 0.05],
+            raises=[each for each in (1, 2) if chance.random() < 0.08],
+            early=chance.random() < 0.3,
+            **_shape(chance) | {"scores": chance.choice(_REPOSITORY_SCORES)},
+        )
+        for n, name in enumerate(names)
+    ]
+
+
+def _repository_action(chance: random.Random, number: int, loop: str) -> LoopAction:
+    at, verb = round(chance.uniform(4, 95), 1), chance.choice(_REPOSITORY_VERBS)
+    item = f"i{chance.randrange(5)}"
+    if verb in ("rollback", "undo"):
+        return LoopAction(at, verb, loop, values={"place": round(chance.uniform(0.1, 0.99), 2)})
+    if verb == "push":
+        branch = chance.choice(["main", "main", f"mulligan/{loop}"])
+        path = chance.choice(["shared/x", "README", "docs"])
+        return LoopAction(at, verb, loop, values={"branch": branch, "path": path})
+    if verb == "inject":
+        new = make_change(f"new{number}", item, loop=loop, **_shape(chance))
+        return LoopAction(at, verb, loop, injected=make_loop(loop, new))
+    return _action(chance, number, loop, verb, at)
 
 
 def _items(chance: random.Random) -> list[Any]:
@@ -171,8 +301,11 @@ def _budget(chance: random.Random) -> dict[str, Any]:
     )
 
 
-def _action(chance: random.Random, number: int, loop: str) -> LoopAction:
-    at, verb = round(chance.uniform(2, 80), 1), chance.choice(_VERBS)
+def _action(
+    chance: random.Random, number: int, loop: str, verb: str = "", at: float = 0.0
+) -> LoopAction:
+    if not verb:
+        at, verb = round(chance.uniform(2, 80), 1), chance.choice(_VERBS)
     item = f"i{chance.randrange(6)}"
     if verb == "inject":
         injected = make_loop(loop, make_item(f"new{number}", item, **_shape(chance)))

@@ -33,11 +33,12 @@ from mulligan.workers.ledger.stored import job_ids, rows
 from mulligan.workers.ledger.stores.bulk_actions import run_bulks
 from mulligan.workers.settings.live_settings import LiveSettings
 from mulligan.workers.settings.model import Settings
+from simulation.agents import SimulatedWork, verifier_of
 from simulation.broker import Message, SimulatedApp
 from simulation.loop_processes import LoopFleet
-from simulation.providers import TOKENS, SimulatedRunner, SimulatedVerifier
+from simulation.providers import TOKENS, SimulatedRunner
 from simulation.scheduler import Crashed, Process
-from simulation.world import EARLIER, PRESENT, PRODUCER_PATIENCE, World
+from simulation.world import EARLIER, PRESENT, PRODUCER_PATIENCE, STEPS, World
 
 #: The queues of an ordinary worker: mandatory retries first.
 QUEUES = ("repair", "attempt", "verify")
@@ -81,6 +82,10 @@ def attempt_context(world: World, process: Process, ledger: RedisLedger) -> Atte
         waited=ledger.calls.waits.waited,
     )
 
+    def step(name: str, entry: Entry) -> None:
+        if name in STEPS and entry.job_id in world.checker.repositories.jobs:
+            world.after(process, world.before(process, name, str(entry)))
+
     def resolve(spec: RunnerSpec) -> ResolvedRunner:
         runner = SimulatedRunner(world, process, spec)
         return ResolvedRunner(runner=runner, timeout=_RUNNER_TIMEOUT, decoding=Decoding())
@@ -88,7 +93,7 @@ def attempt_context(world: World, process: Process, ledger: RedisLedger) -> Atte
     return AttemptContext(
         ledger=ledger,
         runner=resolve,
-        verifier=lambda spec: SimulatedVerifier(world, process, spec),
+        verifier=partial(verifier_of, world, process),
         publish=publisher(world, process, ledger).publish,
         holding=leases.holding,
         worker=process.name,
@@ -98,6 +103,9 @@ def attempt_context(world: World, process: Process, ledger: RedisLedger) -> Atte
         backoff_base=world.settings.backoff_base,
         backoff_cap=world.settings.backoff_cap,
         clock=world.clock(process),
+        repository=partial(world.repositories.open, process),
+        answer=SimulatedWork(world, process).answer,
+        step=step,
     )
 
 

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Job, Output, RunnerSpec, Usage, VerifierSpec
 from mulligan.tasks.ports.cancellation import current
-from mulligan.tasks.ports.errors import OutOfCredits, TransportFault, VerifierError
+from mulligan.tasks.ports.errors import (
+    OutOfCredits,
+    RunnerError,
+    TransportFault,
+    VerifierError,
+)
 from mulligan.tasks.ports.runners import Request
 from mulligan.tasks.ports.verifiers import Candidate
 from simulation.scheduler import Process
@@ -94,6 +99,8 @@ class SimulatedRunner:
     world: World
     process: Process
     spec: RunnerSpec
+    #: How often its process had frozen when the lease was sure; None: that is now.
+    freezes: int | None = None
 
     @property
     def provider(self) -> str:
@@ -101,7 +108,8 @@ class SimulatedRunner:
 
     def answer(self, request: Request) -> Output:
         world, job_id, n = self.world, request.job_id, request.attempt
-        freezes, provider = self.process.freezes, world.providers.provider(self.provider)
+        freezes = self.process.freezes if self.freezes is None else self.freezes
+        provider = world.providers.provider(self.provider)
         entry = world.handled()
         claim = world.checker.claims[self.process, entry]  # another slot may claim it again
         found = world.before(self.process, "answer", f"{job_id}/{n} from {self.provider}")
@@ -133,6 +141,11 @@ class SimulatedRunner:
             provider.running -= 1
         scores: Any = self.spec.options["scores"]
         score = scores[min(n, len(scores)) - 1]
+        raises: Any = self.spec.options.get("raises", ())
+        if n in raises:
+            usage = Usage(total_tokens=tokens)
+            said = Output(text=f"{score:g}", usage=usage, elapsed_seconds=seconds)
+            raise RunnerError("simulated: exited with code 1", final=False, output=said)
         world.providers.purchases.append(Purchase(entry, self.process, freezes, *claim))
         world.after(self.process, found)
         current().check()

@@ -15,15 +15,24 @@ from simulation.faults import (
     RECEIVER_FAULTS,
     REDIS_FAULTS,
     REFUSALS,
+    REPOSITORY_FAULTS,
     VERIFIER_FAULTS,
     Fault,
 )
-from simulation.loop_scenario import LOOP_CALLS, LoopAction, PlannedLoop, generate_loops
+from simulation.loop_scenario import (
+    LOOP_CALLS,
+    REPOSITORY_CALLS,
+    LoopAction,
+    PlannedLoop,
+    generate_loops,
+)
 from simulation.simulation import Simulation
-from simulation.world import Step
+from simulation.world import STEPS, Step
 
 #: Every second seed from here on has loops. Those of the corpus before it stay as they were.
 FIRST_WITH_LOOPS = 1000
+#: Every second one of those from here on has loops that work in a repository.
+FIRST_WITH_REPOSITORIES = 2000
 #: Simulated seconds in which faults happen; then the run is drained.
 DURATION = 100.0
 #: Where faults happen: port calls and their weights.
@@ -73,6 +82,7 @@ _LONGEST = {
     "provider_unpaid": 90.0,
     "unsendable": 60.0,
     "receiver_away": 40.0,
+    "repository_away": 40.0,
 }
 _SCORES = ([90], [100], [40, 90], [40, 90], [60, 50, 90], [40, 50, 60, 95], [10], [0])
 
@@ -135,6 +145,10 @@ def has_loops(seed: int) -> bool:
     return seed >= FIRST_WITH_LOOPS and seed % 2 == 1
 
 
+def has_repositories(seed: int) -> bool:
+    return seed >= FIRST_WITH_REPOSITORIES and seed % 4 == 1
+
+
 def generate(seed: int) -> Scenario:
     """Return the scenario of a seed."""
     chance = random.Random(seed)
@@ -150,14 +164,18 @@ def generate(seed: int) -> Scenario:
         "quotas": {"small": {"concurrency": 1}},
     }
     scenario = Scenario(seed, options)
-    calls, count = _CALLS, chance.randint(1, 12)
+    calls, count, most = _CALLS, chance.randint(1, 12), 7
     if has_loops(seed):
         options |= {"planners": chance.choice([1, 1, 2]), "loop_slots": chance.randint(1, 3)}
-        scenario.parts |= generate_loops(chance)
+        scenario.parts |= generate_loops(chance, repositories=has_repositories(seed))
         calls, count = {**_CALLS, **LOOP_CALLS}, min(count, 3)
+    if has_repositories(seed):
+        options |= {"repositories": chance.choice([1, 1, 2]), "loop_slots": chance.randint(2, 5)}
+        calls, count = {**calls, **REPOSITORY_CALLS}, chance.choice([0, 0, 1])
+        most = 9
     for i in range(count):
         scenario.parts[f"j{i}"] = _job(chance, i)
-    for i in range(chance.randint(0, 7)):
+    for i in range(chance.randint(0, most)):
         scenario.parts[f"f{i}"] = fault = _fault(chance, calls)
         if fault.kind == "unsendable":  # somebody looks at the quarantine
             verb = chance.choice(["retry", "drop"])
@@ -204,15 +222,16 @@ def _job(chance: random.Random, number: int) -> PlannedJob:
 
 def _fault(chance: random.Random, calls: dict[str, int]) -> Fault:
     (call,) = chance.choices(list(calls), list(calls.values()))
-    kinds = {
+    kinds = dict.fromkeys(STEPS, PROCESS_FAULTS) | {
         "publish": PROCESS_FAULTS + 2 * BROKER_FAULTS + 3 * ("unsendable",),
         "answer": PROCESS_FAULTS + 2 * PROVIDER_FAULTS,
         "verify": PROCESS_FAULTS + 2 * VERIFIER_FAULTS,
         "post": PROCESS_FAULTS + 2 * RECEIVER_FAULTS,
         "loop_read": PROCESS_FAULTS,
         "loop_written": PROCESS_FAULTS,
-    }.get(call, PROCESS_FAULTS + REDIS_FAULTS)
-    kind = chance.choice(kinds)
+    }
+    others = PROCESS_FAULTS + (REPOSITORY_FAULTS if call.startswith("git_") else REDIS_FAULTS)
+    kind = chance.choice(kinds.get(call, others))
     longest = _LONGEST.get(kind, 0.0)
     return Fault(
         kind=kind,
@@ -230,7 +249,7 @@ def _actions(chance: random.Random, jobs: int) -> list[Action]:
         how = chance.choice(["requeued", "requeued", "resolved", "cancelled"])
         return [Action(at, f"bulk {how}", chance.choice(["work", "other"]))]
     if kind != "pause":
-        return [Action(at, kind, f"j{chance.randrange(jobs)}")]
+        return [Action(at, kind, f"j{chance.randrange(max(1, jobs))}")]
     what = chance.choice(
         ["queue:attempt", "queue:repair", "queue:verify", "task_type:work", "provider:alpha"]
     )

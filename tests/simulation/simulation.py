@@ -30,6 +30,7 @@ class Simulation:
         sweeps: int = 1,
         controls: int = 0,
         planners: int = 0,
+        repositories: int = 0,
         chance: random.Random | None = None,
         **world: Any,
     ) -> None:
@@ -47,6 +48,8 @@ class Simulation:
             self.fleet.start_sweep(self._sweep_interval)
         for _ in range(planners):
             self.fleet.loops.start_planner()
+        for _ in range(repositories):
+            self.fleet.loops.start_repository_sweep(self._control_interval)
         for _ in range(controls):
             self.fleet.start_control(self._control_interval)
 
@@ -128,6 +131,7 @@ class Simulation:
         world.heal_providers()
         world.broker.unsendable.clear()
         world.receivers.away = False
+        world.repositories.away = False
         ledger = world.outside_ledger()
         for what in ledger.paused():
             ledger.resume(what)
@@ -195,6 +199,8 @@ class Simulation:
             start = partial(self.fleet.start_sweep, self._sweep_interval)
         elif name.startswith("planner"):
             start = self.fleet.loops.start_planner
+        elif name.startswith("repository"):
+            start = partial(self.fleet.loops.start_repository_sweep, self._control_interval)
         elif name.startswith("control"):
             start = partial(self.fleet.start_control, self._control_interval)
         elif name.startswith("subject"):

@@ -7,13 +7,16 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import redis
 from greenlet import getcurrent, greenlet
 
+from mulligan.tasks.loops import rollback
 from mulligan.tasks.ports.clock import Clock
 from mulligan.tasks.ports.ledger import Entry
 from mulligan.workers.ledger.connection.calls import SOCKET_TIMEOUT
@@ -25,6 +28,7 @@ from simulation.checker import Checker
 from simulation.faults import Fault, FaultPlan
 from simulation.providers import Providers
 from simulation.receivers import WEBHOOKS, Receivers
+from simulation.repositories import Repositories
 from simulation.scheduler import START, Crashed, Process, Scheduler
 from simulation.simulated_redis import SimulatedClient, SimulatedServer, call_name
 
@@ -63,8 +67,9 @@ class Step:
 
     @property
     def idle(self) -> bool:
-        """Whether this is a sweep that found nothing, which a reader may skip."""
-        return self.what == "sweep" and self.answer in ("", "known []")
+        """Whether this is a sweep that found nothing or only looks, which a reader may skip."""
+        looks = self.process.startswith("repository") and self.what in ("zrevrange", "hgetall")
+        return looks or (self.what == "sweep" and self.answer in ("", "known []"))
 
     def __str__(self) -> str:
         arrow = f" → {self.answer}" if self.answer else ""
@@ -103,6 +108,7 @@ class World:
         self.broker = Broker(self, acks=acks)
         self.providers = Providers(self)
         self.receivers = Receivers(self)
+        self.repositories = Repositories(self)
         self.checker = Checker(self)
         self.processes: list[Process] = []
         self.trace: list[Step] = []
@@ -199,7 +205,7 @@ class World:
     def before(self, process: Process, call: str, detail: str = "") -> list[Fault]:
         """Begin a port call. Returns the faults that happen at it."""
         self.scheduler.sleep(process, self.latency())
-        if call not in _REDIS_FREE:
+        if call not in NOTED:
             detail = ""
         found = self.plan.at(call, process.name)
         if detail:
@@ -255,12 +261,12 @@ class World:
         try:
             answer = self.server.execute(args, options)
         except redis.RedisError as error:
-            self._record(process, name, request, f"{type(error).__name__}: {error}"[:120])
+            self.record(process, name, request, f"{type(error).__name__}: {error}"[:120])
             if self.server.is_unexpected(error):
                 self.scheduler.errors.append(f"{process.name}: {name}: {error}")
             raise
         self.checker.script_answered(name, request, answer, fenced, process)
-        self._record(process, name, request, _first(answer))
+        self.record(process, name, request, _first(answer))
         if any(fault.kind == "slow" and fault.seconds > timeout for fault in found):
             self.scheduler.sleep(process, timeout)
             raise redis.TimeoutError("Timeout reading from socket")
@@ -299,6 +305,9 @@ class World:
             case "receiver_away":
                 self.receivers.away = True
                 self.scheduler.at(end, self._receivers_back)
+            case "repository_away":
+                self.repositories.away = True
+                self.scheduler.at(end, self.repositories.back)
             case _:
                 self.broker.fault(fault)
 
@@ -355,23 +364,30 @@ class World:
         name = process.name if process else "-"
         self.trace.append(Step(self.scheduler.now - START, name, text))
 
-    def _record(self, process: Process, name: str, request: str, answer: str) -> None:
+    def record(self, process: Process, name: str, request: str, answer: str) -> None:
         time = self.scheduler.now - START
         self.trace.append(Step(time, process.name, name, request, answer))
 
     def __enter__(self) -> World:
-        self._deterministic = self.server.deterministic()
-        self._deterministic.__enter__()
+        self._deterministic = ExitStack()
+        self._deterministic.enter_context(self.server.deterministic())
+        tokens = SimpleNamespace(token_hex=lambda _bytes: self.new_token())
+        self._deterministic.enter_context(mock.patch.object(rollback, "secrets", tokens))
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.scheduler.stop(self.processes)
-        self._deterministic.__exit__(None, None, None)
+        self._deterministic.close()
 
 
 _NOW = re.compile(rb'"now_ms":[0-9.e+]+')
+#: The steps of verbs about repositories, each of which is a port call here.
+STEPS = frozenset(
+    {"base_checked", "merge_begun", "merge_fenced", "merge_verified", "merge_landed",
+     "result_stored", "rollback_fenced", "rollback_landed", "rollback_written"}
+)  # fmt: skip
 #: Port calls other than Redis, which are noted when they begin.
-_REDIS_FREE = frozenset({"publish", "answer", "verify", "post", "loop_read", "loop_written"})
+NOTED = STEPS | {"publish", "answer", "verify", "post", "loop_read", "loop_written"}
 
 
 def _request(args: tuple[Any, ...]) -> str:

@@ -2,7 +2,7 @@
 -- entry in one step, so that nothing is recorded without its consequences.
 local key = attempt_key(R.id, R.n)
 local attempt = redis.call('HMGET', key, 'token', 'state', 'settled_by', 'runner', 'provider',
-  'released', 'merge')
+  'released')
 -- The answer names the queue of the next attempt if there is one to publish: not if it is parked or
 -- the job has ended.
 local function settled(freed)
@@ -30,7 +30,6 @@ end
 answered(entry, attempt[5]) -- an error without an answer is the provider's answer, too
 if job[11] then charge_unanswered(job[11], entry) end
 end_lease(entry, attempt[5], job[8], job[7])
-if given(attempt[7]) then free_merge(verification_entry(R.id, R.n, attempt[7])) end
 
 -- Best attempt = (success, score, earliest).
 local score = given(R.score) and R.score or -1

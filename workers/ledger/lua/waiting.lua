@@ -439,11 +439,18 @@ local function holdings_of(entry)
   return calls and redis.call('HGET', record_key(entry), 'provider'), kind == 'a' and job[1], job[2]
 end
 
--- Lets the next merge of a loop begin, if this entry was one.
+-- Lets the next merge of a loop begin, if this entry was one, or an attempt whose merge nobody makes any
+-- more: its slot is kept until the attempt is settled.
 local function free_merge(entry)
-  local kind, id = parse_entry(entry)
-  local loop = kind == 'v' and redis.call('HGET', job_key(id), 'of_loop')
-  if loop then free_slot('merge:' .. loop, entry) end
+  local kind, id, n = parse_entry(entry)
+  local loop = (kind == 'v' or kind == 'a') and redis.call('HGET', job_key(id), 'of_loop')
+  if not loop then return end
+  if kind == 'a' then
+    local index = redis.call('HGET', attempt_key(id, n), 'merge')
+    entry = index and verification_entry(id, n, index)
+    if not entry or redis.call('ZSCORE', P .. 'leases', entry) then return end
+  end
+  free_slot('merge:' .. loop, entry)
 end
 
 local function free_slots(entry, provider, tenant)

@@ -1,0 +1,317 @@
+"""The invariants of loops that work in a repository.
+
+What is on a branch is read from its files: each item has one of its own, which names the attempt
+that wrote it. What the trailers of commits say is compared with that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mulligan.policies.jobs.job import TERMINAL
+from mulligan.policies.loops.checkpoints import ALREADY_DONE
+from mulligan.policies.loops.loop import ItemRecord
+from mulligan.policies.loops.spec import LoopConfig, LoopDocument
+from mulligan.policies.repair.retry import FREE_CONFLICTS, MAX_ATTEMPTS, REPEATED_FAILURE
+from mulligan.tasks.ports.ledger import Entry, JobView
+from mulligan.tasks.ports.repositories import ATTEMPT_TRAILER, ROLLBACK_TRAILER
+from mulligan.workers.ledger import keys
+from simulation.agents import own_path
+from simulation.repositories import Files, GitModel
+from simulation.scheduler import Process
+
+if TYPE_CHECKING:
+    from simulation.checker import Checker
+
+#: Scripts after which an item may have passed, and those that give the right to merge.
+_CHECKED = frozenset({"settle", "write_loop", "claim_verification"})
+#: Scores of slots that are leased are above it.
+_LEASED = 1e15
+
+
+@dataclass
+class AskedRollback:
+    """A rollback that Redis has written down."""
+
+    loop: str
+    to: str | None
+    #: The commits that made it.
+    commits: list[str] = field(default_factory=list)
+    #: How it ended: None as long as it is pending.
+    ended: str | None = None
+
+
+@dataclass
+class RepositoryChecker:
+    checker: Checker
+    configs: dict[str, LoopConfig] = field(default_factory=dict)
+    #: The jobs of items that work in a repository.
+    jobs: set[str] = field(default_factory=set)
+    rollbacks: dict[str, AskedRollback] = field(default_factory=dict)
+    #: Loop → the process that took its fence last.
+    _fences: dict[str, Process] = field(default_factory=dict)
+    #: Reference → the commit that was saved there last.
+    _saved: dict[str, tuple[GitModel, str]] = field(default_factory=dict)
+    #: Items that a person has reset, skipped or stopped: loop and item → when, last.
+    _touched: dict[tuple[str, str], float] = field(default_factory=dict)
+    #: Item → when its work was merged last.
+    _merged_at: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    # -- while the run goes on --------------------------------------------------------------------
+
+    def created(self, document: LoopDocument) -> None:
+        if document.loop.repo is not None:
+            self.configs[document.loop.name] = document.loop
+
+    def admitted(self, loop: str, job_id: str) -> None:
+        if loop in self.configs:
+            self.jobs.add(job_id)
+
+    def written(self, loop: str, change: dict[str, Any], by: str) -> None:
+        """Note what a write about a loop changed."""
+        if loop not in self.configs:
+            return
+        # An empty table of Lua is a list.
+        if by == "ada":
+            self._touched |= {(loop, item): self._now for item in change["items"] or ()}
+        text = (change["fields"] or {}).get("rollback")
+        if text:
+            asked = json.loads(text)
+            self.rollbacks[asked["id"]] = AskedRollback(loop, _target(asked))
+        elif text == "":
+            for each in self.rollbacks.values():
+                if each.loop == loop and each.ended is None:
+                    self._ended(each, change["note"])
+
+    def _ended(self, rollback: AskedRollback, note: str) -> None:
+        """Invariant (e): a rollback ends when it was made, or with the reason why not."""
+        rollback.ended = note
+        refused = note.startswith("the rollback was not possible")
+        if not rollback.commits and not refused:
+            self._violated(f"a rollback of {rollback.loop} ended without being made: {note}")
+        if rollback.commits and refused:
+            self._violated(f"a rollback of {rollback.loop} was made and then refused: {note}")
+
+    def restored(self) -> None:
+        """Redis has lost its last second: a rollback may be forgotten, or pending again."""
+        for name, each in self.rollbacks.items():
+            pending = f'"{name}"' in self.checker.loops.row(each.loop).get("rollback", "")
+            each.ended = None if pending else each.ended or "was forgotten"
+
+    def script_answered(self, script: str, request: str, answer: Any) -> None:
+        if not self.configs or script not in _CHECKED:
+            return
+        if script == "claim_verification":
+            if answer[0] == "claimed":
+                self._check_mergers()
+            return
+        if answer[0] in ("settled", "written"):
+            job = json.loads(request).get("id")
+            for loop in self.configs:
+                if script == "write_loop" or self._place(job)[0] == loop:
+                    self._check_passed(loop)
+
+    def _check_mergers(self) -> None:
+        """Invariant (g): one merge of a loop is claimed at a time."""
+        client, counts = self._client, Counter[str]()
+        for text, expires in client.zrange(f"{self._prefix}leases", 0, -1, withscores=True):
+            entry, held = Entry.parse(text), expires / 1000 > self._now
+            if held and entry.kind == "verification" and self._is_merge(entry):
+                counts[self._place(entry.job_id)[0]] += 1
+        for loop in self.configs:
+            slots = client.zcount(f"{self._prefix}active:merge:{loop}", _LEASED, "+inf")
+            if counts[loop] > 1 or slots > 1:
+                self._violated(f"{max(counts[loop], slots)} merges of {loop} are claimed at once")
+
+    def _is_merge(self, entry: Entry) -> bool:
+        key = keys.attempt(self._prefix, entry.job_id, entry.attempt)
+        return entry.job_id in self.jobs and self._client.hget(key, "merge") == str(entry.index)
+
+    def _check_passed(self, loop: str) -> None:
+        """Invariant (b), first half: what passed is merged, unless a rollback is being made.
+
+        A restart of Redis may have forgotten a rollback that was made.
+        """
+        row = self.checker.loops.row(loop)
+        if not row or row.get("rollback") or self.checker.world.restarts:
+            return
+        merged = self.merged(loop)
+        for item, record in self.checker.loops.items(loop).items():
+            if record.state == "passed" and record.job_id and item not in merged:
+                self._violated(f"{loop}/{item} passed, but its work is not on the branch")
+
+    def fenced(self, loop: str, process: Process) -> None:
+        self._fences[loop] = process
+
+    def landed(
+        self, model: GitModel, branch: str, *, old: str, new: str, loop: str, process: Process
+    ) -> None:
+        """Check what a process has just put on a branch."""
+        line = model.line(new)
+        fresh = line[: next((i for i, each in enumerate(line) if each.id == old), 0)]
+        if not fresh:  # invariant (c)
+            self._violated(f"{branch} moved from {old[:10]} to {new[:10]}, which is not after it")
+        if self._fences.get(loop) is not process:  # invariant (d)
+            self._violated(f"{process.name} moved {branch} after its fence was taken")
+        if branch != self.configs[loop].target:
+            return
+        names = Counter(each.trailers.get(ATTEMPT_TRAILER) for each in line)
+        for each in fresh:
+            trailers = each.trailers
+            name = trailers.get(ATTEMPT_TRAILER)
+            if name is not None:
+                self._merged_at[self._place(name.rpartition("/")[0])] = self._now
+                if names[name] > 1:  # invariant (a)
+                    self._violated(f"{name} was merged {names[name]} times")
+            if ROLLBACK_TRAILER in trailers:
+                self._rolled_back(model, trailers[ROLLBACK_TRAILER], each.id)
+        self._check_passed(loop)
+
+    def _rolled_back(self, model: GitModel, name: str, commit: str) -> None:
+        """Invariant (e): a rollback is made once, while it is wanted, and is what was asked for."""
+        asked = self.rollbacks.get(name)
+        if asked is None:
+            self._violated(f"nobody asked for the rollback {name}")
+            return
+        if asked.ended is not None and not self.checker.world.restarts:
+            self._violated(f"a rollback of {asked.loop} was made although it {asked.ended}")
+        asked.commits.append(commit)
+        if len(asked.commits) > 1:
+            self._violated(f"a rollback of {asked.loop} was made {len(asked.commits)} times")
+        if asked.to is not None and model.files(commit) != model.files(asked.to):
+            self._violated(f"the rollback of {asked.loop} to {asked.to[:10]} has other files")
+
+    def saved(self, model: GitModel, ref: str, commit: str) -> None:
+        self._saved[ref] = model, commit
+
+    def forgotten(self, ref: str) -> None:
+        """Invariant (h): only the work of what ended long ago is removed."""
+        self._saved.pop(ref, None)
+        loop, item = ref.removeprefix("refs/mulligan/attempts/").split("/")[:2]
+        record = self.checker.loops.items(loop).get(item)
+        if record is not None and record.state not in ("passed", "skipped"):
+            since = self._touched.get((loop, item), 0.0)
+            if self._now - since > 20.0 and not self.rollbacks:
+                self._violated(f"the work of {loop}/{item}, which is {record.state}, was removed")
+
+    # -- at rest ----------------------------------------------------------------------------------
+
+    def merged(self, loop: str) -> dict[str, str]:
+        """Return the items whose own work is on the branch now, and the attempt that did it."""
+        files, found = self._files(loop), {}
+        for item in self.checker.loops.specs.get(loop, {}):
+            words = files.get(own_path(loop, item), "").split()
+            if words[1:2] == [f"{loop}/{item}"]:
+                found[item] = words[2]
+        return found
+
+    def _files(self, loop: str) -> Files:
+        """Return the files on the branch of a loop."""
+        config = self.configs[loop]
+        model = self.checker.world.repositories.model(config.repo or "")
+        tip = model.tip(config.target)
+        return model.files(tip) if tip is not None else {}
+
+    def merged_items(self, loop: str) -> list[str]:
+        return sorted(self.merged(loop)) if loop in self.configs else []
+
+    def moving(self) -> list[str]:
+        """Return the rollbacks that are pending."""
+        return [
+            f"a rollback of {loop}"
+            for loop in self.configs
+            if self.checker.loops.row(loop).get("rollback")
+        ]
+
+    def check_rest(self) -> None:
+        for loop in self.configs:
+            row = self.checker.loops.row(loop)
+            if not row:
+                continue
+            if row.get("rollback"):
+                self._violated(f"a rollback of {loop} is never made")
+            self._check_passed(loop)
+            merged, files = self.merged(loop), self._files(loop)
+            for item, record in self.checker.loops.items(loop).items():
+                if item in merged:
+                    self._check_merged(loop, item, record, row["state"])
+                elif record.reason == ALREADY_DONE and own_path(loop, item) not in files:
+                    self._violated(f"{loop}/{item} was skipped, but what had done it is gone")
+
+    def _check_merged(self, loop: str, item: str, record: ItemRecord, state: str) -> None:
+        """Invariant (b), second half: what is merged has passed, unless a person came between."""
+        if record.state == "passed" or self.checker.world.restarts:
+            return
+        if self._touched.get((loop, item), -1.0) >= 0:
+            return
+        job = self.checker.job_row(record.job_id) if record.job_id else {}
+        self._violated(
+            f"{loop}/{item} is merged, but {record.state} ({record.reason}) in a loop that is"
+            f" {state}; its job is {job.get('state')} ({job.get('reason')})"
+        )
+
+    def check(self) -> None:
+        """Check the repositories of a run that has been drained."""
+        self.check_rest()
+        for ref, (model, commit) in sorted(self._saved.items()):  # invariant (h)
+            if model.refs.get(ref) != commit:
+                self._violated(f"the work in {ref} is lost")
+
+    def check_job(self, view: JobView) -> None:
+        """Invariant (i): conflicts with others do not use up an item's attempts."""
+        if view.id not in self.jobs:
+            return
+        since = max((each.plan.since for each in view.attempts), default=0)
+        counted = [each for each in view.attempts if each.plan.number > since]
+        failures = [
+            each.verdict.failure.cause if each.verdict and each.verdict.failure else None
+            for each in counted
+        ]
+        free = min(failures.count("merge_conflict"), FREE_CONFLICTS)
+        most = view.job.policy.max_attempts
+        if view.reason == MAX_ATTEMPTS and len(counted) - free < most:
+            self._violated(
+                f"{view.id} gave up after {len(counted)} attempts, of which {free} were conflicts"
+            )
+        if view.reason == REPEATED_FAILURE and failures[-1] == "merge_conflict":
+            self._violated(f"{view.id} gave up because of a repeated conflict")
+        for each in counted:
+            self._check_kept(view, each.output.commit if each.output else None)
+
+    def _check_kept(self, view: JobView, commit: str | None) -> None:
+        """Invariant (h): the work of every answer can be reached, unless it is forgotten."""
+        space = view.job.workspace
+        if commit is None or space is None or space.git is None:
+            return
+        model = self.checker.world.repositories.model(space.git)
+        heads = [each for each in model.refs.values() if each in model.commits]
+        if commit not in model.ancestors(*heads) and view.state not in TERMINAL:
+            self._violated(f"the work {commit[:10]} of {view.id} cannot be reached")
+
+    # -- records ----------------------------------------------------------------------------------
+
+    def _place(self, job_id: str | None) -> tuple[str, str]:
+        return self.checker.loops.jobs.get(job_id or "", ("", ""))
+
+    @property
+    def _prefix(self) -> str:
+        return keys.partition_prefixes(self.checker.world.settings.key_prefix, 1)[0]
+
+    @property
+    def _client(self) -> Any:
+        return self.checker.world.server.client
+
+    @property
+    def _now(self) -> float:
+        return self.checker.world.scheduler.now
+
+    def _violated(self, text: str) -> None:
+        self.checker.violated(text)
+
+
+def _target(asked: dict[str, Any]) -> str | None:
+    """Return the checkpoint that a rollback must lead to exactly; None for that of an item."""
+    return None if asked.get("item") else asked.get("to")
