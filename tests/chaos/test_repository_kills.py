@@ -7,9 +7,12 @@ afterwards depends on the ledger and on the repository only.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -526,3 +529,39 @@ write(f"{item}.txt", "done\\n" if again or item in ("I0", "I5") else "no\\n")
     assert user.state() == before
     remove_abandoned(temporary)
     assert list(temporary.glob("mulligan-*")) == []
+
+
+#: Runs the example with more variables in the environment of `mulligan up`, and of nothing else.
+EXAMPLE = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import demo, fleet
+real, extra = fleet.Fleet.__init__, json.loads(sys.argv[2])
+def start(self, folder):
+    plain = fleet.environment
+    fleet.environment = lambda folder: {**plain(folder), **extra}
+    real(self, folder)
+    fleet.environment = plain
+fleet.Fleet.__init__ = start
+sys.argv[1:] = ["--timeout", "500"]
+sys.exit(demo.main())
+"""
+
+
+@pytest.mark.skipif(os.environ.get("CHAOS_STEPS") != "all", reason="takes five minutes")
+def test_the_example_ends_well_although_its_workers_are_killed_at_every_step(
+    tmp_path: Path,
+) -> None:
+    for name in (*STEPS, *REPOSITORY_STEPS):
+        (tmp_path / name).touch()
+    environment = {
+        "MULLIGAN_CRASH_DIR": str(tmp_path),
+        "MULLIGAN_LEASE": "4",
+        "MULLIGAN_REPUBLISH_AFTER": "4",
+        "MULLIGAN_MAX_CLAIMS": "50",
+    }
+    example = Path(__file__).parents[2] / "examples" / "coding_loop"
+    argv = [sys.executable, "-c", EXAMPLE, str(example), json.dumps(environment)]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    assert [each.name for each in tmp_path.iterdir()] == []

@@ -421,3 +421,19 @@ def test_a_claim_of_an_item_twice_runs_it_once(fleet: CodingLoop, user: UserRepo
     fleet.run()
     assert merges(user.path) == ["A"]
     assert len(user.git("for-each-ref", "refs/mulligan/attempts").splitlines()) == 1
+
+
+def test_a_rollback_keeps_what_was_merged_from_upstream(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Otherwise a delivery would take back what others have done meanwhile."""
+    fleet.run_all(item("A"), sync="main", deliver={"fast_forward": "main"})
+    user.commit({"upstream.txt": "new\n"})
+    fleet.add(item("B"))
+    fleet.run()
+    assert names(user) == {"A.txt", "B.txt"}
+    merged = {each.item: each for each in read_checkpoints(fleet.services.loops, fleet.snapshot)}
+    fleet.roll_back(to=merged["A"].commit)
+    fleet.run()
+    assert names(user) == {"A.txt", "B.txt"}
+    assert "upstream.txt" in files_of(user.path, BRANCH)
