@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from simulation.checker import Checker
 
 #: Scripts after which an item may have passed, and those that give the right to merge.
-_CHECKED = frozenset({"settle", "write_loop", "claim_verification"})
+_CHECKED = frozenset({"settle", "write_loop", "claim_verification", "end_escalation"})
+#: Longer than it takes from landing a rollback to writing that down.
+_ROLLBACK_SECONDS = 60.0
 #: Scores of slots that are leased are above it.
 _LEASED = 1e15
 
@@ -40,6 +42,7 @@ class AskedRollback:
     to: str | None
     #: The commits that made it.
     commits: list[str] = field(default_factory=list)
+    made_at: float | None = None
     #: How it ended: None as long as it is pending.
     ended: str | None = None
 
@@ -57,8 +60,8 @@ class RepositoryChecker:
     _saved: dict[str, tuple[GitModel, str]] = field(default_factory=dict)
     #: Items that a person has reset, skipped or stopped: loop and item → when, last.
     _touched: dict[tuple[str, str], float] = field(default_factory=dict)
-    #: Item → when its work was merged last.
-    _merged_at: dict[tuple[str, str], float] = field(default_factory=dict)
+    #: Jobs that a person has requeued.
+    _requeued: set[str] = field(default_factory=set)
 
     # -- while the run goes on --------------------------------------------------------------------
 
@@ -104,6 +107,10 @@ class RepositoryChecker:
     def script_answered(self, script: str, request: str, answer: Any) -> None:
         if not self.configs or script not in _CHECKED:
             return
+        if script == "end_escalation":
+            if answer[0] == "ended":
+                self._requeued.add(json.loads(request)["id"].partition(":")[0])
+            return
         if script == "claim_verification":
             if answer[0] == "claimed":
                 self._check_mergers()
@@ -133,15 +140,23 @@ class RepositoryChecker:
     def _check_passed(self, loop: str) -> None:
         """Invariant (b), first half: what passed is merged, unless a rollback is being made.
 
-        A restart of Redis may have forgotten a rollback that was made.
+        A restart of Redis may have forgotten that a rollback was made.
         """
         row = self.checker.loops.row(loop)
-        if not row or row.get("rollback") or self.checker.world.restarts:
+        if not row or row.get("rollback") or self._forgot_rollback(loop):
             return
         merged = self.merged(loop)
         for item, record in self.checker.loops.items(loop).items():
             if record.state == "passed" and record.job_id and item not in merged:
                 self._violated(f"{loop}/{item} passed, but its work is not on the branch")
+
+    def _forgot_rollback(self, loop: str) -> bool:
+        """Whether Redis may have lost what a rollback changed, or that it was asked for."""
+        made = [each.made_at for each in self.rollbacks.values() if each.loop == loop]
+        return any(
+            restart.written - _ROLLBACK_SECONDS <= at for restart in self.checker.world.restarts
+            for at in made if at is not None
+        )  # fmt: skip
 
     def fenced(self, loop: str, process: Process) -> None:
         self._fences[loop] = process
@@ -162,10 +177,8 @@ class RepositoryChecker:
         for each in fresh:
             trailers = each.trailers
             name = trailers.get(ATTEMPT_TRAILER)
-            if name is not None:
-                self._merged_at[self._place(name.rpartition("/")[0])] = self._now
-                if names[name] > 1:  # invariant (a)
-                    self._violated(f"{name} was merged {names[name]} times")
+            if name is not None and names[name] > 1:  # invariant (a)
+                self._violated(f"{name} was merged {names[name]} times")
             if ROLLBACK_TRAILER in trailers:
                 self._rolled_back(model, trailers[ROLLBACK_TRAILER], each.id)
         self._check_passed(loop)
@@ -179,6 +192,7 @@ class RepositoryChecker:
         if asked.ended is not None and not self.checker.world.restarts:
             self._violated(f"a rollback of {asked.loop} was made although it {asked.ended}")
         asked.commits.append(commit)
+        asked.made_at = self._now
         if len(asked.commits) > 1:
             self._violated(f"a rollback of {asked.loop} was made {len(asked.commits)} times")
         if asked.to is not None and model.files(commit) != model.files(asked.to):
@@ -242,12 +256,32 @@ class RepositoryChecker:
                     self._violated(f"{loop}/{item} was skipped, but what had done it is gone")
 
     def _check_merged(self, loop: str, item: str, record: ItemRecord, state: str) -> None:
-        """Invariant (b), second half: what is merged has passed, unless a person came between."""
+        """Invariant (b), second half: what is merged has passed, unless somebody came between.
+
+        - A person skipped it while it was merged, or before, if another run had merged it.
+        - It was stopped, reset or brought back, and its loop does not run, or is blocked: it will
+          be looked at when the loop goes on.
+        - Its job ended after the merge, before that could be said: a person cancelled it, or three
+          workers were lost, or its deadline passed, or its message could not be sent. A person
+          who resets it learns that it is merged.
+        """
         if record.state == "passed" or self.checker.world.restarts:
             return
-        if self._touched.get((loop, item), -1.0) >= 0:
+        if record.state == "skipped" and (loop, item) in self._touched:
+            return
+        if record.state in ("pending", "ready") and state in ("stopped", "paused"):
+            return
+        reopened = (loop, item) in self._touched or any(
+            each.loop == loop and each.commits for each in self.rollbacks.values()
+        )
+        if record.state == "blocked" and reopened:
             return
         job = self.checker.job_row(record.job_id) if record.job_id else {}
+        ended = job.get("reason") in ("cancelled", "worker_lost", "deadline", "unsendable")
+        if record.state in ("failed", "quarantined") and ended:
+            return
+        if record.job_id in self._requeued:  # its next attempt does not look
+            return
         self._violated(
             f"{loop}/{item} is merged, but {record.state} ({record.reason}) in a loop that is"
             f" {state}; its job is {job.get('state')} ({job.get('reason')})"

@@ -30,6 +30,7 @@ end
 answered(entry, attempt[5]) -- an error without an answer is the provider's answer, too
 if job[11] then charge_unanswered(job[11], entry) end
 end_lease(entry, attempt[5], job[8], job[7])
+if job[11] then free_merge(entry) end
 
 -- Best attempt = (success, score, earliest).
 local score = given(R.score) and R.score or -1

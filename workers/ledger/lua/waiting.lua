@@ -455,7 +455,7 @@ end
 
 local function free_slots(entry, provider, tenant)
   free_provider(entry, provider)
-  free_merge(entry)
+  if string.sub(entry, 1, 1) == 'v' then free_merge(entry) end
   if tenant then free_slot('quota:' .. tenant, entry) end
   FREED[entry] = true
 end
@@ -465,7 +465,10 @@ local function end_lease(entry, provider, tenant, lane)
   if lane then let_go(lane, entry) end
   free_slots(entry, provider, tenant)
 end
-local function drop_lease(entry) end_lease(entry, holdings_of(entry)) end
+local function drop_lease(entry)
+  end_lease(entry, holdings_of(entry))
+  free_merge(entry)
+end
 
 -- What a step released is kept with its record, so that a repeated call answers the same. `before` is
 -- what an earlier step kept there.
