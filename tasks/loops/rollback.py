@@ -298,21 +298,21 @@ def _tree_of_checkpoint(
     """Return the tree of a checkpoint, with what was merged from upstream since.
 
     That is no work of the loop. Git counts it as merged, so that it would never come back, and a
-    delivery would take it out of the branch that it came from.
+    delivery would take it out of the branch that it came from. Only what each merge added counts:
+    upstream has the work of the loop, too, once that was delivered.
     """
     later = takewhile(lambda each: each.commit != commit, history)
-    found = (each.trailers.get(SYNC_TRAILER, "") for each in later)
-    upstream = next(filter(None, found), "")
-    if not upstream:
-        return repository.tree_of(commit)
-    merged = repository.merge(commit, upstream)
-    if merged.conflicts:
-        paths = ", ".join(each.path for each in merged.conflicts[:3])
-        raise NotPossible(
-            f"what was merged from upstream after {commit[:10]} conflicts with it in {paths}; roll"
-            " back single items instead"
-        )
-    return merged.tree
+    ours = commit
+    for sync in reversed([each for each in later if SYNC_TRAILER in each.trailers]):
+        merged = repository.merge(ours, sync.commit, base=sync.parents[0])
+        if merged.conflicts:
+            paths = ", ".join(each.path for each in merged.conflicts[:3])
+            raise NotPossible(
+                f"what was merged from upstream after {commit[:10]} conflicts with it in {paths};"
+                " roll back single items instead"
+            )
+        ours = repository.commit(merged.tree, (ours,), f"with {sync.subject}")
+    return repository.tree_of(ours)
 
 
 def _message(

@@ -357,7 +357,13 @@ class LoopChecker:
     def _check_item(self, loop: str, item: str, record: ItemRecord, state: str) -> None:
         """Invariant: an item says what became of its job, and each run has one job."""
         job = self._row(record.job_id).get("state") if record.job_id else None
-        if record.state == "running" and (job is None or job in TERMINAL or state != "paused"):
+        # What could not be sent and then could goes on in a loop that was stopped meanwhile.
+        waits = state == "stopped" and record.job_id in self._undelivered
+        if (
+            record.state == "running"
+            and not waits
+            and (job is None or job in TERMINAL or state != "paused")
+        ):
             self._violated(f"{loop}/{item} is running in a loop that is {state}; its job is {job}")
         if (record.state == "passed") != (job == "succeeded") and record.state != "skipped":
             self._violated(f"{loop}/{item} is {record.state}, but its job is {job}")

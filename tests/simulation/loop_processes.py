@@ -228,7 +228,7 @@ class LoopFleet:
         world.scheduler.spawn(process, run)
 
     def unlimited(self) -> None:
-        """Remove every shared limit and resume every paused loop, without faults."""
+        """Remove every shared limit and let every loop with running items go on, without faults."""
         process = self._world.process("drain")
         context = self._context(process, self._world.outside_ledger())
         unlimited = {scope: {"tokens": None} for scope in ("loop", "day")}
@@ -243,3 +243,5 @@ class LoopFleet:
             change.configure(silent, loop.name, {"budget": unlimited}, _ADA)
             if loop.state == "paused":
                 change.move(silent, loop.name, "resume", _ADA)
+            elif loop.state == "stopped" and self._world.checker.loops.running(loop.name):
+                change.move(silent, loop.name, "start", _ADA)

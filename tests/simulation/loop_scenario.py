@@ -206,12 +206,13 @@ def _repository_loops(chance: random.Random) -> dict[str, PlannedLoop | LoopActi
 
 
 def _repository(chance: random.Random) -> dict[str, Any]:
+    sync, target = chance.choice(["main", "main", None]), chance.choice(["release", "main"])
     return {
         "repo": "repo",
         "concurrency": chance.randint(1, 5),
         "already_done": chance.choice(["skip", "skip", "refuse"]),
-        "sync": chance.choice([None, None, "main"]),
-        "deliver": chance.choice(["branch", "branch", {"fast_forward": "release"}]),
+        "sync": sync,
+        "deliver": chance.choice(["branch", {"fast_forward": target if sync else "release"}]),
         "budget": _budget(chance) if chance.random() < 0.2 else {},
     }
 

@@ -17,7 +17,7 @@ from mulligan.policies.loops.loop import ItemRecord
 from mulligan.policies.loops.spec import LoopConfig, LoopDocument
 from mulligan.policies.repair.retry import FREE_CONFLICTS, MAX_ATTEMPTS, REPEATED_FAILURE
 from mulligan.tasks.ports.ledger import Entry, JobView
-from mulligan.tasks.ports.repositories import ATTEMPT_TRAILER, ROLLBACK_TRAILER
+from mulligan.tasks.ports.repositories import ATTEMPT_TRAILER, ROLLBACK_TRAILER, SYNC_TRAILER
 from mulligan.workers.ledger import keys
 from simulation.agents import own_path
 from simulation.repositories import Files, GitModel
@@ -195,8 +195,24 @@ class RepositoryChecker:
         asked.made_at = self._now
         if len(asked.commits) > 1:
             self._violated(f"a rollback of {asked.loop} was made {len(asked.commits)} times")
-        if asked.to is not None and model.files(commit) != model.files(asked.to):
-            self._violated(f"the rollback of {asked.loop} to {asked.to[:10]} has other files")
+        if asked.to is not None:
+            self._check_files(model, asked.loop, asked.to, commit)
+
+    def _check_files(self, model: GitModel, loop: str, to: str, commit: str) -> None:
+        """Invariant (e): the files are those of the checkpoint.
+
+        What came from upstream since then stays, but is no work of an item.
+        """
+        line = model.line(commit)
+        later = line[: next((i for i, each in enumerate(line) if each.id == to), 0)]
+        synced = any(SYNC_TRAILER in each.trailers for each in later)
+        found, wanted = model.files(commit), model.files(to)
+        if synced:
+            own = own_path(loop, "")
+            found = {path: text for path, text in found.items() if path.startswith(own)}
+            wanted = {path: text for path, text in wanted.items() if path.startswith(own)}
+        if found != wanted:
+            self._violated(f"the rollback of {loop} to {to[:10]} has other files")
 
     def saved(self, model: GitModel, ref: str, commit: str) -> None:
         self._saved[ref] = model, commit

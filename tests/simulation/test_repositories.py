@@ -420,6 +420,28 @@ def test_work_in_flight_does_not_bring_back_what_was_rolled_back() -> None:
         simulation.check()
 
 
+def test_a_rollback_takes_out_work_that_was_delivered_and_came_back_from_upstream() -> None:
+    """The branch is delivered to `main`, somebody goes on there, and that is merged again."""
+    with _deployment() as simulation:
+        loops = simulation.fleet.loops
+        _create(simulation, make_change("a"), sync="main", deliver={"fast_forward": "main"})
+        simulation.run(10)
+        model = simulation.world.repositories.model("repo")
+        assert model.tip("main") == model.tip("mulligan/alpha")
+        loops.push("alpha", "main", "docs")
+        loops.inject("alpha", make_loop("alpha", make_change("b", "a")))
+        simulation.run(10)
+        assert _merges(simulation) == ["a", "b"]
+        assert "docs" in model.files(_branch(simulation)[0].id)
+        loops.move("alpha", "stop")
+        loops.roll_back("alpha", place=0.99)
+        simulation.run(10)
+        files = model.files(_branch(simulation)[0].id)
+        assert _on_branch(simulation) == []
+        assert "docs" in files
+        simulation.check()
+
+
 @pytest.mark.parametrize("already_done", ["skip", "refuse"])
 @pytest.mark.parametrize("at", [30.0, 22.0])
 def test_a_rollback_to_before_a_rollback_brings_back_what_that_undid(
