@@ -65,10 +65,14 @@ def _attempt(context: AttemptContext, claim: Claim) -> Outcome:
         refused = RunnerError(str(error), evidence={"kind": "unsafe_request"})
         return settle_error(context, claim, refused, claim.plan.decoding)
     asked = asked_with(claim, runner.decoding)
-    if claim.job.merges and claim.output is None and claim.plan.number == 1:
-        if (ended := check_base(context, claim, verifiers)) is not None:
-            return ended
+    if claim.job.merges and claim.output is None:
+        found = check_base(context, claim, verifiers)
         context.step("base_checked", claim.lease.entry)
+        if isinstance(found, Output):
+            with context.holding(claim.lease, SLACK):
+                return _store(context, claim, found, verifiers, asked)
+        if found is not None:
+            return found
     if claim.output is None and claim.budget_used_up:
         # By calls that never answered: one that did has settled its attempt.
         name = claim.job.name or "the job"
@@ -97,37 +101,58 @@ def _run(
         if not held.is_sure():  # this process slept longer than its lease
             return ClaimRefused("lost")
         context.step("asking", entry)
+        asked_runner = not claim.job.merges
+
+        def may_ask() -> bool:
+            nonlocal asked_runner
+            asked_runner = True
+            return held.is_sure()
+
         try:
             price = context.price(claim.job.runner) if "money" in claim.allowance else None
             request = request_of(claim, runner, prompt=claim.plan.prompt, price=price)
-            output = context.answer(runner.runner, replace(request, meter=held.meter))
+            request = replace(request, meter=held.meter, may_ask=may_ask)
+            output = context.answer(runner.runner, request)
         except TransportFault as fault:
             return requeue_fault(context, claim, fault)
         except (WorkspaceUnavailable, CallCancelled) as error:
-            return undone(context, claim, error)
+            return undone(context, claim, error, unasked=not asked_runner)
         except Exception as error:  # a bug in a runner is a classified failure, too
             if is_time_limit(error):
                 raise
             return settle_error(context, claim, error, asked)
         context.step("answered", entry)
         output = storable(output, context.answer_cap)
-        slow = slow_verifiers(claim.job, verifiers)
-        stored = context.ledger.store_output(
-            claim.lease,
-            output,
-            verifications=slow,
-            priority=claim.job.priority,
-            money=context.cost(claim.job, output),
-        )
-        if isinstance(stored, ClaimRefused):
-            return stored
-        context.step("output_stored", entry)
-        context.publish(stored)
-        if output.provider_wait:
-            context.release_later(claim.job_id, provider, output.provider_wait)
-        if slow:
-            return VerificationPending(entry=entry, verifications=len(slow))
-        return _check(context, claim, output, verifiers, asked)
+        return _store(context, claim, output, verifiers, asked, provider=provider)
+
+
+def _store(
+    context: AttemptContext,
+    claim: Claim,
+    output: Output,
+    verifiers: Sequence[Verifier],
+    asked: Decoding,
+    *,
+    provider: str = "",
+) -> Outcome:
+    """Store an answer before anything else happens, and verify it."""
+    slow = slow_verifiers(claim.job, verifiers)
+    stored = context.ledger.store_output(
+        claim.lease,
+        output,
+        verifications=slow,
+        priority=claim.job.priority,
+        money=context.cost(claim.job, output),
+    )
+    if isinstance(stored, ClaimRefused):
+        return stored
+    context.step("output_stored", claim.lease.entry)
+    context.publish(stored)
+    if output.provider_wait:
+        context.release_later(claim.job_id, provider, output.provider_wait)
+    if slow:
+        return VerificationPending(entry=claim.lease.entry, verifications=len(slow))
+    return _check(context, claim, output, verifiers, asked)
 
 
 def _check(

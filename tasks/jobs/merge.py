@@ -16,7 +16,7 @@ from mulligan.policies.failures.failure import (
     VerificationResult,
     VerificationStatus,
 )
-from mulligan.policies.jobs.job import TERMINAL, Job, Output, Workspace
+from mulligan.policies.jobs.job import TERMINAL, Job, Output, Usage, Workspace
 from mulligan.policies.loops.checkpoints import taken_out
 from mulligan.policies.loops.spec import GIT_MERGE
 from mulligan.policies.repair.retry import MERGE_CONFLICT
@@ -75,16 +75,27 @@ def find_commit(history: Sequence[BranchCommit], trailer: str, value: str) -> Br
     return next((each for each in history if each.trailers.get(trailer) == value), None)
 
 
-def is_merged(history: Sequence[BranchCommit], item: str) -> bool:
-    """Whether the work of an item is on a branch, and no rollback has undone it since."""
+def find_merge(history: Sequence[BranchCommit], item: str, job: str = "") -> BranchCommit | None:
+    """Return the newest merge of an item, by one job or by any, that no rollback has undone."""
     undone = taken_out(
         (names_in(each, UNDONE_TRAILER), names_in(each, RESTORED_TRAILER)) for each in history
     )
-    return any(
-        each.trailers.get(ITEM_TRAILER) == item
-        and each.trailers.get(ATTEMPT_TRAILER, "") not in undone
-        for each in history
+    return next(
+        (
+            each
+            for each in history
+            if each.trailers.get(ITEM_TRAILER) == item
+            and (by := each.trailers.get(ATTEMPT_TRAILER, "")) not in undone
+            and job in ("", by.partition("/")[0])
+        ),
+        None,
     )
+
+
+def merged_answer(merge: BranchCommit) -> Output:
+    """Return work that was found on the branch as an answer, for which nobody was asked."""
+    nothing = Usage(prompt_tokens=0, completion_tokens=0, total_tokens=0)
+    return Output(text="", usage=nothing, commit=merge.commit, base=merge.parents[0])
 
 
 def names_in(commit: BranchCommit, trailer: str) -> tuple[str, ...]:
@@ -123,7 +134,8 @@ def merge_attempt(
         context.step("merge_fenced", claim.lease.entry)
         tip = repository.begin_branch(space.branch, output.base or output.commit)
         history = repository.history(space.branch, until=output.base)
-        if done := find_commit(history, ATTEMPT_TRAILER, attempt_name(claim)):
+        done = find_commit(history, ATTEMPT_TRAILER, attempt_name(claim))
+        if done := done or next((each for each in history if each.commit == output.commit), None):
             return _merged(done.commit, space, "was merged before")
         ours, warnings = _synced(repository, claim.job, space.branch, tip)
         made = _merge_into(context, repository, claim, output, ours, verify_tree)

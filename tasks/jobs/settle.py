@@ -99,7 +99,10 @@ def settle_unasked(
     """Settle an attempt that ends before its runner is asked."""
     verdict = Verdict(results=tuple(results), success=finish.state == "succeeded")
     settlement = Settlement(
-        verdict=verdict, then=finish, facts=_facts(context, claim, verdict, None)
+        verdict=verdict,
+        then=finish,
+        unasked=True,
+        facts=_facts(context, claim, verdict, None),
     )
     return _write(context, claim, settlement)
 

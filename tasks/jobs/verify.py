@@ -206,12 +206,21 @@ def asked_with(claim: Claim, defaults: Decoding) -> Decoding:
 
 
 def undone(
-    context: AttemptContext, claim: Claim, error: WorkspaceUnavailable | CallCancelled
+    context: AttemptContext,
+    claim: Claim,
+    error: WorkspaceUnavailable | CallCancelled,
+    *,
+    unasked: bool = False,
 ) -> Outcome:
-    """Leave an entry undone, without counting it: a store is away, or the lease is lost."""
+    """Leave an entry undone, without counting it: a store is away, or the lease is lost.
+
+    ``unasked``: its runner was not asked, so it costs nothing.
+    """
     if isinstance(error, CallCancelled):
         return ClaimRefused("lost")
-    requeued = context.ledger.requeue(claim.lease, delay=_BLOBS_DELAY, detail=str(error))
+    requeued = context.ledger.requeue(
+        claim.lease, delay=_BLOBS_DELAY, detail=str(error), unasked=unasked
+    )
     return after_requeue(context, claim, requeued, str(error))
 
 
@@ -240,7 +249,13 @@ def ended_by_worker(context: AttemptContext, claim: Claim) -> Outcome:
     return after_requeue(context, claim, requeued, detail)
 
 
-def no_verdict(context: AttemptContext, claim: Claim, error: VerifierError | BadInput) -> Outcome:
+def no_verdict(
+    context: AttemptContext,
+    claim: Claim,
+    error: VerifierError | BadInput,
+    *,
+    unasked: bool = False,
+) -> Outcome:
     """Run a broken verifier again, or escalate: its error is not a failure of the answer."""
     requeued = context.ledger.requeue(
         claim.lease,
@@ -249,6 +264,7 @@ def no_verdict(context: AttemptContext, claim: Claim, error: VerifierError | Bad
         counter="verifier_errors",
         limit=context.verifier_tries,
         reason="tool_error",
+        unasked=unasked,
     )
     return after_requeue(context, claim, requeued, str(error))
 

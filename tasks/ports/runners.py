@@ -35,6 +35,8 @@ class Request:
     kept: str | None = None
     #: Called with what the call has used so far, by a runner that knows it before its end.
     meter: Callable[[Mapping[Resource, float]], None] = lambda _used: None
+    #: Asked just before the runner is, after a checkout was made: whether the lease surely holds.
+    may_ask: Callable[[], bool] = lambda: True
     #: Gets what a runner does while it works, if it says so.
     session: Session = field(default_factory=SilentSession)
 

@@ -13,6 +13,7 @@ from mulligan.tasks.jobs.merge import NOT_MERGED
 from mulligan.tasks.ports.cancellation import current
 from mulligan.tasks.ports.errors import (
     BadInput,
+    CallCancelled,
     RepositoryUnavailable,
     RunnerError,
     VerifierError,
@@ -66,6 +67,8 @@ class SimulatedWork:
         if options.get("early"):
             work.note()
             work.save()
+        if not request.may_ask():
+            raise CallCancelled("the lease is lost, so the runner must not be asked")
         output, error = self._ask(runner, request)
         if request.attempt not in options.get("idle", ()):
             work.edit(options, output.text)

@@ -327,7 +327,8 @@ class Checker:
         for cycle in view.cycles:
             key = keys.cycle(prefix, cycle.id)
             answers += bool(self.world.server.client.hexists(key, "output"))
-        tokens = self.loops.tokens_of(view) or TOKENS * answers
+        of_item = self.loops.tokens_of(view)
+        tokens = TOKENS * answers if of_item is None else of_item
         if (view.tokens or 0) != tokens:
             self.violated(f"{view.id} counts {view.tokens} tokens for {answers} stored answers")
 

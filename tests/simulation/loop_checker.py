@@ -283,7 +283,10 @@ class LoopChecker:
                 self._verifying.add(Entry("attempt", fields["id"], int(fields["n"])))
         elif script == "requeue" and answer[0] != "lost" and fields["token"] in self.claims:
             fault = fields.get("fault")
-            self.claims[fields["token"]].free |= bool(fault and not fault.get("maybe_served"))
+            unserved = bool(fault and not fault.get("maybe_served"))
+            self.claims[fields["token"]].free |= unserved or fields["unasked"]
+        elif script == "settle" and answer[0] == "settled" and fields["token"] in self.claims:
+            self.claims[fields["token"]].free |= fields["unasked"]
         elif script == "name_provider" and answer[0] != "lost" and fields["token"] in self.claims:
             self.claims[fields["token"]].free = answer[0] != "named"
 

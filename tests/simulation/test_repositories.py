@@ -275,7 +275,6 @@ def test_an_item_that_lost_its_workers_after_its_merge_is_merged_once() -> None:
         simulation.check()
 
 
-@pytest.mark.xfail(strict=True, reason="only the first attempt looks whether its item is merged")
 def test_a_requeued_item_that_is_merged_passes() -> None:
     """As before, but a person requeues the job: its second attempt finds nothing to do."""
     with _deployment() as simulation:
@@ -291,17 +290,11 @@ def test_a_requeued_item_that_is_merged_passes() -> None:
         simulation.check()
 
 
-_UNCHECKED = pytest.mark.xfail(
-    strict=True, reason="only the first attempt looks whether its item is merged"
-)
-
-
 @pytest.mark.parametrize(
     ("call", "scores"),
     [
         *((call, [90]) for call in ("store_output", "begin_merge", "store_result", "settle")),
-        *((call, [40, 90]) for call in ("begin_merge", "store_result", "settle")),
-        pytest.param("store_output", [40, 90], marks=_UNCHECKED),
+        *((call, [40, 90]) for call in ("store_output", "begin_merge", "store_result", "settle")),
     ],
 )
 def test_a_redis_that_forgets_its_last_second_does_not_merge_twice(
@@ -318,7 +311,6 @@ def test_a_redis_that_forgets_its_last_second_does_not_merge_twice(
         simulation.check()
 
 
-@pytest.mark.xfail(strict=True, reason="a check of the base is charged like a lost answer")
 def test_what_nobody_was_asked_for_costs_nothing() -> None:
     """`b` is done already, which is found without its agent."""
     with _deployment() as simulation:
@@ -330,7 +322,17 @@ def test_what_nobody_was_asked_for_costs_nothing() -> None:
         assert float(simulation.world.server.client.hget(key, "loop:tokens")) == 10
 
 
-@pytest.mark.xfail(strict=True, reason="nobody asks whether the lease is sure after the checkout")
+@pytest.mark.parametrize("call", ["git_history", "git_saved"])
+def test_a_repository_that_is_away_before_the_agent_is_asked_costs_nothing(call: str) -> None:
+    with _deployment() as simulation:
+        budget = {"loop": {"tokens": 100}, "attempt": {"tokens": 50}}
+        _create(simulation, make_change("a"), budget=budget)
+        simulation.fault("repository_away", call, seconds=45)
+        simulation.run(100)
+        assert _states(simulation) == {"a": "passed"}
+        simulation.check()
+
+
 def test_a_worker_that_slept_while_it_made_a_checkout_does_not_ask_the_model() -> None:
     with _deployment() as simulation:
         _create(simulation, make_change("a"))

@@ -229,6 +229,7 @@ class RedisLedger(
         limit: int | None = None,
         reason: str = "",
         fault: TransportFault | None = None,
+        unasked: bool = False,
     ) -> EntryRequeued | ClaimRefused:
         answer = self.calls.one(
             "requeue",
@@ -241,6 +242,7 @@ class RedisLedger(
             max=limit,
             reason=reason,
             fault=rows.fault_request(fault) if fault is not None else None,
+            unasked=unasked,
         )
         if answer[0] != "requeued":
             return ClaimRefused(*answer)

@@ -20,6 +20,7 @@ from mulligan.policies.repair import wording
 from mulligan.tasks.ports.cancellation import current
 from mulligan.tasks.ports.errors import (
     BadInput,
+    CallCancelled,
     RepositoryUnavailable,
     RunnerError,
 )
@@ -86,6 +87,8 @@ class AttemptWork:
             self._step("cloned", request)
             self.trees.prepare(space, checkout.directory, keep=checkout.kept is None)
             began = checkout.save()
+            if not request.may_ask():  # this process slept while it made the checkout
+                raise CallCancelled("the lease is lost, so the runner must not be asked")
             asked = replace(
                 request, session=transcript, messages=_with_conflicts(request.messages, checkout)
             )

@@ -126,6 +126,8 @@ class Settlement:
     #: The failures that the memory counts; none for an observed task.
     signatures: tuple[str, ...] = ()
     then: NextAttempt | Finish
+    #: Whether the attempt ended before its runner was asked, so that it costs nothing.
+    unasked: bool = False
     #: The cycle whose mandatory retry this attempt was.
     cycle_done: str | None = None
     verify_after: float = 600.0
@@ -202,11 +204,13 @@ class AttemptLedger(Protocol):
         limit: int | None = None,
         reason: str = "",
         fault: TransportFault | None = None,
+        unasked: bool = False,
     ) -> EntryRequeued | ClaimRefused:
         """Requeue an entry; escalate when ``counter`` has passed ``limit``.
 
         The ledger learns from a ``fault`` about its provider. One that the provider refused waits
         for the provider instead of ``delay``. No deadline ends a job before it has passed.
+        ``unasked``: the runner was not asked, so the claim costs nothing.
         """
 
     def release(self, job_id: str, provider: str) -> list[Publication]:

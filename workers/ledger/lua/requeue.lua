@@ -11,12 +11,13 @@ if found[2] == R.token then return { 'requeued', '', found[3] or '', '' } end
 if found[1] ~= R.token then return { 'lost' } end
 redis.call('HSET', key, v .. 'token' .. suffix, '', 'requeued_by', R.token)
 local of_loop = kind == 'a' and redis.call('HGET', job_key(id), 'of_loop')
-if of_loop then charge_unanswered(of_loop, R.entry, given(R.fault) and not R.fault.maybe_served) end
+local free = R.unasked or given(R.fault) and not R.fault.maybe_served
+if of_loop then charge_unanswered(of_loop, R.entry, free) end
 -- A refused call waits for its provider, at the front; any other one for its own back-off.
 local provider, opens_at
 local unpaid = given(R.fault) and given(R.fault.credits)
 -- A provider that refuses charges nothing; one that did not answer may have worked.
-if not given(R.fault) or given(R.fault.maybe_served) then count_unanswered(R.entry) end
+if not R.unasked and (not given(R.fault) or given(R.fault.maybe_served)) then count_unanswered(R.entry) end
 if given(R.fault) then
   local retry_after = given(R.fault.retry_after_ms) and R.fault.retry_after_ms or nil
   if unpaid then

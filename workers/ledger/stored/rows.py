@@ -108,6 +108,7 @@ def settlement_request(settlement: Settlement) -> dict[str, Any]:
         "success": verdict.success,
         "kind": verdict.failure.kind.value if verdict.failure else None,
         "signatures": list(settlement.signatures),
+        "unasked": settlement.unasked,
         "cycle_done": settlement.cycle_done,
         "verify_after_ms": settlement.verify_after * 1000,
         "verify_on": settlement.verify_on,
