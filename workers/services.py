@@ -250,6 +250,7 @@ def _loop_context(
     trees: WorkspaceTrees,
 ) -> LoopContext:
     embedded = EmbeddedRedis(settings.home).url
+    delivery = Delivery(settings=settings, trees=trees, limits=trees.limits)
     return LoopContext(
         ledger=ledger,
         intake=intake,
@@ -260,7 +261,8 @@ def _loop_context(
         missing_pools=lambda: missing_pools(ledger.beats.served(now=ledger.now())),
         keep=blob_store(settings, ledger.calls).keep,
         repository=trees.repositories.open,
-        run_delivery=Delivery(settings=settings, trees=trees, limits=trees.limits).run,
+        run_delivery=delivery.run,
+        delivery_time=delivery.longest,
         worker_hosts=lambda: {
             beat.host for beat in ledger.beats.live(now=ledger.now()) if {*beat.queues} & _AT_WORK
         },

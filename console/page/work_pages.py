@@ -25,7 +25,13 @@ from mulligan.console.http.routes.loop_work_routes import visible_item
 from mulligan.console.page.checkpoint_reader import CheckpointReader
 from mulligan.console.page.diff_files import DiffFile, diff_files
 from mulligan.console.page.render import ShortText, address, page
-from mulligan.policies.loops.checkpoints import Checkpoint, Rollback, in_effect, undone_by
+from mulligan.policies.loops.checkpoints import (
+    Checkpoint,
+    Rollback,
+    in_effect,
+    restored_by,
+    undone_by,
+)
 from mulligan.policies.loops.commands import NotPossible
 from mulligan.policies.loops.loop import LoopSnapshot
 from mulligan.tasks.loops.registry import ItemRunView, read_runs
@@ -50,12 +56,16 @@ class CheckpointLine:
     """One checkpoint on the page, and what going back to it would undo."""
 
     checkpoint: Checkpoint
-    #: The items that would run again.
+    #: The items that would run again, and those whose work would be on the branch again.
     reopens: Sequence[str]
+    restores: Sequence[str]
 
     @property
     def question(self) -> str:
-        return f"Go back to {self.checkpoint.commit[:10]}? {undo_words(self.reopens)}"
+        words = undo_words(self.reopens) if self.reopens else ""
+        if self.restores:
+            words += f" The work of {_named(self.restores)} comes back."
+        return f"Go back to {self.checkpoint.commit[:10]}? {words.strip()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +83,14 @@ class Checkpoints:
 def checkpoint_lines(found: Sequence[Checkpoint]) -> list[CheckpointLine]:
     lines, later = list[CheckpointLine](), list[str]()
     for each in found:
-        lines.append(CheckpointLine(checkpoint=each, reopens=tuple(reversed(later))))
+        restored = restored_by(found, Rollback(id="", to=each.commit))
+        lines.append(
+            CheckpointLine(
+                checkpoint=each,
+                reopens=tuple(reversed(later)),
+                restores=tuple(merge.item for merge in reversed(restored)),
+            )
+        )
         if each.kind == "merge" and not each.undone:
             later.append(each.item)
     return lines
@@ -81,13 +98,16 @@ def checkpoint_lines(found: Sequence[Checkpoint]) -> list[CheckpointLine]:
 
 def undo_words(items: Sequence[str]) -> str:
     """Say what undoing merges means."""
+    again = "it runs" if len({*items}) == 1 else "they run"
+    return (
+        f"The work of {_named(items)} is undone by a new commit on the branch, and {again} again."
+    )
+
+
+def _named(items: Sequence[str]) -> str:
     names = list(dict.fromkeys(items))
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    again = "runs" if len(names) == 1 else "run"
-    return (
-        f"The work of {', '.join(names[:_LISTED])}{more} is undone by a new commit on the branch,"
-        f" and {'it' if len(names) == 1 else 'they'} {again} again."
-    )
+    return f"{', '.join(names[:_LISTED])}{more}"
 
 
 def read_for_loop(

@@ -119,6 +119,8 @@ class LoopRecord:
     #: The commit of its branch that was delivered last, or why it could not be.
     delivered: str = ""
     delivery_problem: str = ""
+    #: Until when a process may run the command that delivers it.
+    delivering: float = 0.0
 
     def is_of(self, tenant: str | None, owner: str | None = None) -> bool:
         """Whether it belongs to a tenant and to a producer; None stands for all of them."""
@@ -176,6 +178,7 @@ class LoopChange:
     #: The commit that was delivered, and why that failed.
     delivered: str | None = None
     delivery_problem: str | None = None
+    delivering: float | None = None
     #: A sentence for the loop's log.
     note: str = ""
 

@@ -108,7 +108,8 @@ def _best_work(
     if fresh:
         return None, -1.0
     score = verdict.score or 0.0
-    if output is not None and output.commit is not None and score >= plan.kept_score:
+    changed = output is not None and output.commit != output.base
+    if output is not None and changed and score >= plan.kept_score:
         return output.commit, score
     return plan.kept, plan.kept_score
 

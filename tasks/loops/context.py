@@ -40,6 +40,8 @@ class LoopContext:
     repository: Callable[[str], Repository] = no_repository
     #: Runs the command that delivers a loop, in a checkout of a commit. Returns its problem.
     run_delivery: Callable[[LoopConfig, str], str] = lambda _config, _commit: ""
+    #: Returns how many seconds that may take.
+    delivery_time: Callable[[LoopConfig], float] = lambda _config: 0.0
     #: Returns the hosts of the workers that run and verify items.
     worker_hosts: Callable[[], Collection[str]] = tuple
     #: The host of this process, and whether a repository is named by a path of it.

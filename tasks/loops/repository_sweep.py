@@ -1,7 +1,8 @@
 """Look after the repositories of loops: finish rollbacks, deliver, prove, and forget old work.
 
 It runs now and then in one process of the fleet. Everything here can be repeated, and a repository
-that is away is tried again the next time.
+that is away is tried again the next time. A command that delivers may take long, and should run
+once: whoever runs it says so first.
 """
 
 from __future__ import annotations
@@ -46,12 +47,19 @@ class RepositorySweep:
         self._proved, self._tried, self._said = {}, {}, set()
 
     def run(self) -> int:
-        """Sweep once. Return how much was done."""
+        """Make rollbacks, and look after what is kept. Return how much was done."""
+        return self._run(self._roll_back, self._prove)
+
+    def deliver(self) -> int:
+        """Deliver completed loops, which may take long. Return how many."""
+        return self._run(self._deliver)
+
+    def _run(self, *steps: Callable[[LoopRecord], int]) -> int:
         return sum(
             self._guarded(loop, step)
             for loop in self.context.ledger.loops()
             if loop.config.repo is not None
-            for step in (self._roll_back, self._deliver, self._prove)
+            for step in steps
         )
 
     def _guarded(self, loop: LoopRecord, step: Callable[[LoopRecord], int]) -> int:
@@ -120,13 +128,32 @@ def deliver(context: LoopContext, loop: LoopRecord) -> bool:
         return False
     problem = _move_forward(repository, loop, tip)
     if not problem and loop.config.deliver.command is not None:
+        if not _may_run_command(context, loop.name, tip):
+            return False
         problem = context.run_delivery(loop.config, tip)
-    if problem and problem == loop.delivery_problem:
-        return False
     note = f"not delivered: {problem}" if problem else f"delivered {tip[:10]}"
-    change = LoopChange(delivered="" if problem else tip, delivery_problem=problem or "", note=note)
+    change = LoopChange(
+        delivered="" if problem else tip,
+        delivery_problem=problem,
+        delivering=0.0,
+        note="" if problem and problem == loop.delivery_problem else note,
+    )
     change_loop(context, loop.name, _DELIVERY, lambda _found, _now: change)
     return not problem
+
+
+def _may_run_command(context: LoopContext, name: str, tip: str) -> bool:
+    """Say that this process runs the delivery command now, unless another one does or did."""
+    may = False
+
+    def decide(found: LoopSnapshot, now: float) -> LoopChange:
+        nonlocal may
+        may = now >= found.loop.delivering and found.loop.delivered != tip
+        until = now + context.delivery_time(found.config)
+        return LoopChange(delivering=until) if may else LoopChange()
+
+    change_loop(context, name, _DELIVERY, decide)
+    return may
 
 
 def _move_forward(repository: Repository, loop: LoopRecord, tip: str) -> str:

@@ -152,11 +152,22 @@ class RollbackPlan:
     item: str | None
     #: The merges that it undoes, the newest first. Their items run again.
     undone: Sequence[Checkpoint]
+    #: The merges that it brings back, which an earlier rollback had undone.
+    restored: Sequence[Checkpoint]
 
     @property
     def items(self) -> list[str]:
         """The items that run again, the one that was merged first at the beginning."""
-        return list(dict.fromkeys(each.item for each in reversed(self.undone)))
+        return _items(self.undone)
+
+    @property
+    def brought_back(self) -> list[str]:
+        """The items whose work is on the branch again, in the same order."""
+        return _items(self.restored)
+
+
+def _items(merges: Sequence[Checkpoint]) -> list[str]:
+    return list(dict.fromkeys(each.item for each in reversed(merges)))
 
 
 def preview_rollback(
@@ -172,11 +183,12 @@ def preview_rollback(
         whole = None if to is None else find_checkpoint(checkpoints, to).commit
         asked = Rollback(id="", to=whole, item=item)
         undone = undone_by(checkpoints, asked, snapshot.specs)
+        restored = restored_by(checkpoints, asked)
     except (NotPossible, NoSuchCheckpoint) as error:
         raise LoopConflict(str(error)) from None
-    if not undone:
+    if not undone and not restored:
         raise LoopConflict("nothing was merged after that: there is nothing to roll back")
-    return RollbackPlan(to=whole, item=item, undone=undone)
+    return RollbackPlan(to=whole, item=item, undone=undone, restored=restored)
 
 
 def finish_rollback(context: LoopContext, name: str) -> bool:
@@ -203,7 +215,12 @@ def finish_rollback(context: LoopContext, name: str) -> bool:
         return False
     context.step("rollback_landed", name)
     undone, back = landed.undone, {each.item for each in landed.restored}
-    note = f"rolled back: {', '.join(sorted({each.item for each in undone}))[:200]}"
+    parts = {"rolled back": undone, "brought back": landed.restored}
+    note = "; ".join(
+        f"{what}: {', '.join(sorted(_items(found)))[:200]}"
+        for what, found in parts.items()
+        if found
+    )
 
     def decide(found: LoopSnapshot, now: float) -> LoopChange:
         merged = {each.item: each.job_id for each in undone}

@@ -131,6 +131,7 @@ def test_the_wheel_works_in_an_empty_environment_from_another_directory(
     tasks = [
         "attempt",
         "bulk",
+        "deliver",
         "edit",
         "edits",
         "fold",

@@ -123,6 +123,7 @@ class LoopFleet:
     def _look_after(self, process: Process, sweep: RepositorySweep) -> None:
         try:
             sweep.run()
+            sweep.deliver()
         except LedgerUnavailable as error:
             self._world.note(process, f"gave up: {error}")
 

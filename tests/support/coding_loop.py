@@ -186,7 +186,8 @@ class CodingLoop(InlineFleet):
         assert finish_rollback(self.services.loops, LOOP)
 
     def sweep(self) -> int:
-        return self.services.repository_sweep.run()
+        sweep = self.services.repository_sweep
+        return sweep.run() + sweep.deliver()
 
 
 def merges(repository: Path, branch: str = BRANCH) -> list[str]:

@@ -63,6 +63,10 @@ def _repositories(services: Services, _app: Celery) -> int:
     return services.repository_sweep.run()
 
 
+def _deliver(services: Services, _app: Celery) -> int:
+    return services.repository_sweep.deliver()
+
+
 SWEEP = PeriodicTask("sweep", lambda settings: settings.sweep_interval, _sweep)
 PERIODIC = (
     SWEEP,
@@ -71,6 +75,7 @@ PERIODIC = (
     PeriodicTask("edits", 1.0, send_session_hints),
     PeriodicTask("webhooks", 2.0, _webhooks),
     PeriodicTask("repositories", 2.0, _repositories),
+    PeriodicTask("deliver", 2.0, _deliver),
 )
 
 

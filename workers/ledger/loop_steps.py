@@ -232,7 +232,7 @@ class LoopSteps(AcceptSteps):
         }
         if change.state is not None:
             fields |= {"reason": change.reason, "paused_by": change.paused_by}
-        for name in ("rollback", "delivered", "delivery_problem"):
+        for name in ("rollback", "delivered", "delivery_problem", "delivering"):
             if (value := getattr(change, name)) is not None:
                 fields[name] = value
         if change.config is not None:

@@ -17,6 +17,8 @@ from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.settings.model import Settings
 
 _SECONDS = 600.0
+#: Seconds beyond the timeout of the command, to write its files and to end it.
+_SLACK = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +31,9 @@ class Delivery:
 
     def run(self, config: LoopConfig, commit: str) -> str:
         """Run the command of a loop. Return what is wrong, if anything."""
-        command = config.deliver.command
-        if command is None:
-            return ""
-        if isinstance(command, str) and command not in self.settings.commands:
-            return f"mulligan.toml has no command {command!r}"
-        options: dict[str, Any] = (
-            self.settings.commands[command] if isinstance(command, str) else {"argv": command}
-        )
+        options = self._options(config)
+        if options is None:
+            return f"mulligan.toml has no command {config.deliver.command!r}"
         names = {"LOOP": config.name, "BRANCH": config.target, "COMMIT": commit}
         with private_directory() as work:
             write_tree(self.trees.tree(config.repo or "", commit), work)
@@ -44,7 +41,7 @@ class Delivery:
                 done = run(
                     list(options["argv"]),
                     cwd=work,
-                    timeout=float(options.get("timeout", _SECONDS)),
+                    timeout=_timeout(options),
                     env=clean_environment(work.parent, names),
                     limits=self.limits.reaching(tuple(options.get("network", ()))),
                 )
@@ -55,3 +52,17 @@ class Delivery:
             said = first_error(WorkerPaths(work).clean(done.stderr), done.stdout)
         how = "was killed" if done.exit_code is None else f"exited with code {done.exit_code}"
         return f"{options['argv'][0]} {how}: {said}"[:300]
+
+    def longest(self, config: LoopConfig) -> float:
+        """Return the seconds after which a delivery has ended, also if its process was lost."""
+        return _timeout(self._options(config) or {}) + _SLACK
+
+    def _options(self, config: LoopConfig) -> dict[str, Any] | None:
+        command = config.deliver.command
+        if isinstance(command, str):
+            return self.settings.commands.get(command)
+        return {"argv": command}
+
+
+def _timeout(options: dict[str, Any]) -> float:
+    return float(options.get("timeout", _SECONDS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -122,20 +123,23 @@ def rollback(
     with open_loops() as context:
         plan = preview_rollback(context, _loop_of(context, name, item), to=to, item=item)
         if not yes:
-            confirm(f"undo {_listed(plan)} of {name}, so that {_they(plan)} again")
+            confirm(_effects(name, plan))
         asked = request_rollback(context, name, requester(by), to=to, item=item)
         problem = _wait(context, name, asked)
     _report(name, asked, plan, problem, json=json)
 
 
-def _listed(plan: RollbackPlan) -> str:
-    items = plan.items
+def _effects(name: str, plan: RollbackPlan) -> str:
+    """Say what a rollback does, as a command."""
+    again = "it runs" if len(plan.items) == 1 else "they run"
+    undo = f"undo {_listed(plan.items)} of {name}, so that {again} again" if plan.items else ""
+    back = f"bring back {_listed(plan.brought_back)} of {name}" if plan.brought_back else ""
+    return ", and ".join(filter(None, (undo, back)))
+
+
+def _listed(items: Sequence[str]) -> str:
     more = f" and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
     return f"{', '.join(items[:_LISTED])}{more}"
-
-
-def _they(plan: RollbackPlan) -> str:
-    return "it runs" if len(plan.items) == 1 else "they run"
 
 
 def _wait(context: LoopContext, name: str, asked: Rollback) -> str | None:
@@ -166,11 +170,13 @@ def _report(
 ) -> None:
     if json:
         document = {"loop": name, "rollback": asked.id, "to": asked.to, "item": asked.item}
-        ended = {"reopens": plan.items, "made": problem is None, "problem": problem}
-        screen.emit({**document, **ended})
+        effects = {"reopens": plan.items, "restores": plan.brought_back}
+        screen.emit({**document, **effects, "made": problem is None, "problem": problem})
     elif problem is None:
-        items = counted(len(plan.items), "item")
-        screen.say(f"rolled back; {items} will run again: {_listed(plan)}")
+        again = f"{counted(len(plan.items), 'item')} will run again: {_listed(plan.items)}"
+        back = f"work that is back: {_listed(plan.brought_back)}"
+        said = [again] * bool(plan.items) + [back] * bool(plan.brought_back)
+        screen.say("; ".join(["rolled back", *said]))
     else:
         screen.complain(problem)
     raise typer.Exit(int(ExitCode.OK if problem is None else ExitCode.SOME_FAILED))

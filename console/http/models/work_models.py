@@ -128,6 +128,8 @@ class RollbackPreview(BaseModel):
     item: str | None
     #: The items that would run again, in the order in which they were merged.
     reopens: list[str]
+    #: The items whose work an earlier rollback undid and this one would bring back.
+    restores: list[str]
     #: The merges that would be undone, the newest first.
     undoes: list[CheckpointRow]
 
@@ -143,6 +145,7 @@ def rollback_preview(plan: RollbackPlan, *, texts: bool) -> RollbackPreview:
         to=plan.to,
         item=plan.item,
         reopens=plan.items,
+        restores=plan.brought_back,
         undoes=[checkpoint_row(each, texts=texts) for each in plan.undone],
     )
 

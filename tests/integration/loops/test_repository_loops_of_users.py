@@ -30,8 +30,9 @@ from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.jobs.outcome import Requeued
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.loops.change import LoopConflict, check_loop, repository_problems
+from mulligan.tasks.loops.registry import read_log
 from mulligan.tasks.loops.repository_sweep import RepositorySweep
-from mulligan.tasks.loops.rollback import read_checkpoints, request_rollback
+from mulligan.tasks.loops.rollback import preview_rollback, read_checkpoints, request_rollback
 from mulligan.tasks.ports.ledger import Entry
 
 pytestmark = pytest.mark.real_models("command")
@@ -79,6 +80,21 @@ def test_a_rollback_to_a_checkpoint_reopens_what_came_later(
     assert fleet.loop.state == "completed"
     assert names(user) == {"A.txt", "B.txt", "C.txt"}
     assert merges(user.path) == ["A", "B", "C", "B", "C"]
+    check_merged(fleet, user.path)
+
+
+def test_a_rollback_may_only_bring_work_back(fleet: CodingLoop, user: UserRepository) -> None:
+    """Given a rollback, after which nothing was merged: going back before it undoes nothing."""
+    fleet.run_all(item("A"), item("B"))
+    tip = user.git("rev-parse", BRANCH)
+    fleet.roll_back(item="B")
+    plan = preview_rollback(fleet.services.loops, fleet.snapshot, to=tip)
+    assert (plan.items, plan.brought_back) == ([], ["B"])
+    fleet.roll_back(to=tip)
+    assert read_log(fleet.services.loops, LOOP, limit=1)[0].note == "brought back: B"
+    fleet.run()
+    assert fleet.states(LOOP) == dict.fromkeys("AB", "passed")
+    assert merges(user.path) == ["A", "B"]
     check_merged(fleet, user.path)
 
 
@@ -197,11 +213,46 @@ def test_a_delivery_is_made_once_and_tried_again_after_a_while(
     counts = []
     for seconds in (0, 2, 2, 120, 2, 120, 2, 120):
         fleet.clock.shift += seconds
-        sweep.run()
+        sweep.deliver()
         counts.append(len(runs))
     assert counts == [1, 1, 1, 2, 2, 3, 3, 3]
     assert runs == [user.git("rev-parse", BRANCH)] * 3
     assert fleet.loop.delivered == runs[0]
+
+
+def test_a_delivery_that_takes_long_is_not_begun_twice(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Given two control workers: the second one looks while the first one delivers, and later."""
+    fleet.run_all(item("A"), deliver={"command": ["true"]})
+    runs = list[str]()
+
+    def deliver(_config: LoopConfig, commit: str) -> str:
+        runs.append(commit)
+        fleet.clock.shift += 120
+        second.deliver()
+        return ""
+
+    loops = replace(fleet.services.loops, run_delivery=deliver)
+    first, second = RepositorySweep(loops), RepositorySweep(loops)
+    first.deliver()
+    second.deliver()
+    assert runs == [user.git("rev-parse", BRANCH)] == [fleet.loop.delivered]
+
+
+def test_a_delivery_whose_process_was_lost_is_made_after_its_time(fleet: CodingLoop) -> None:
+    fleet.run_all(item("A"), deliver={"command": ["true"]})
+
+    def lose(_config: LoopConfig, _commit: str) -> str:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        RepositorySweep(replace(fleet.services.loops, run_delivery=lose)).deliver()
+    fleet.sweep()
+    assert not fleet.loop.delivered
+    fleet.clock.shift += 700
+    fleet.sweep()
+    assert fleet.loop.delivered
 
 
 # -- retention -------------------------------------------------------------------------------------

@@ -95,6 +95,16 @@ def test_a_retry_goes_on_with_the_best_work(plan: AttemptPlan, score: float, kep
     assert "The directory has your earlier changes." in (following.prompt or "")
 
 
+def test_an_attempt_that_changed_nothing_leaves_nothing_to_go_on_with() -> None:
+    verdict = judged(AttemptPlan(), FAILED, SKIPPED, seen=RetryMemory())
+    output = Output(text="done", commit="base", base="base")
+    following = plan_next(
+        job(), AttemptPlan(), verdict, Retry(reason="x"), output=output, asked_with=Decoding()
+    )
+    assert following.kept is None
+    assert "earlier changes" not in (following.prompt or "")
+
+
 def test_a_changed_strategy_begins_with_the_branch() -> None:
     plan = AttemptPlan(number=2, kept="old", kept_score=50.0)
     verdict = judged(plan, FAILED, SKIPPED, seen=RetryMemory())

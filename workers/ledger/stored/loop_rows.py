@@ -73,6 +73,7 @@ def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
         rollback=row.get("rollback", ""),
         delivered=row.get("delivered", ""),
         delivery_problem=row.get("delivery_problem", ""),
+        delivering=float(row.get("delivering", 0)),
     )
 
 
