@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from mulligan.policies.failures.failure import VerificationResult
 from mulligan.policies.jobs.job import Output, Workspace
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.diff import make_diff
+from mulligan.workers.sandbox.file_tree import Tree, TreeNode
 from mulligan.workers.sandbox.workspace import pack
 from mulligan.workers.verifiers.pytest.pytest_subprocess import PytestSubprocess
 from support.doubles import fake_blobs
@@ -70,3 +73,36 @@ class Project:
         for name in files:
             (self.root / name.replace("__", ".")).unlink()
         return self.blobs.put(diff)
+
+
+class Commits:
+    """Commits of a repository in memory, as verifiers read them, and no blobs."""
+
+    def __init__(self) -> None:
+        self.trees = self
+        self._trees: dict[str, Tree] = {}
+
+    def commit(self, files: Mapping[str, str]) -> str:
+        tree = {name: TreeNode("file", 0o644, text.encode()) for name, text in files.items()}
+        name = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()
+        self._trees[name] = tree
+        return name
+
+    def tree(self, git: str, commit: str) -> Tree:
+        del git
+        return self._trees[commit]
+
+
+def verify_attempt(
+    root: Path, base: Mapping[str, str], attempt: Mapping[str, str | None], **options: Any
+) -> VerificationResult:
+    """Verify what an attempt wrote, or deleted (None), in a repository with the files of base."""
+    commits: Any = Commits()
+    after = {name: text for name, text in {**base, **attempt}.items() if text is not None}
+    output = Output(text="", base=commits.commit(base), commit=commits.commit(after))
+    chosen = PytestSubprocess.Options.model_validate({"timeout": 60, **options})
+    verifier = PytestSubprocess(chosen, blobs=commits, root=root / "copies")
+    result = verifier.verify(Candidate(output=output, text="", workspace=Workspace(git="shop")))
+    assert list((root / "copies").iterdir()) == [], "no private copy is left"
+    result.model_dump_json()
+    return result

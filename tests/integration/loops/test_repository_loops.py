@@ -142,7 +142,6 @@ def test_work_that_may_not_be_merged_is_corrected(
     check_merged(fleet, user.path)
 
 
-@pytest.mark.xfail(strict=True, reason="the plug-in of pytest.subprocess refuses new tests")
 def test_a_new_test_is_allowed_and_run_by_the_guard(
     fleet: CodingLoop, user: UserRepository
 ) -> None:
@@ -154,7 +153,33 @@ write("tests/test_new.py", f"def test_new():\\n    assert {{again}}\\n")
     done = item("A", verifiers=[has_line("A.txt", "done"), SUITE])
     assert fleet.run_all(done, code=code) == {"A": "passed"}
     assert "test_new" in fleet.results("A", 1)["pytest.subprocess"]
+    assert "tests/test_new.py::test_new" in fleet.prompt("A", 2)
     assert "assert True" in files(user)["tests/test_new.py"]
+
+
+def test_a_new_test_belongs_to_the_suite_of_the_next_item(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Given an item that adds a test, and one after it that breaks what it tests."""
+    user.commit(TESTS)
+    test = "import os\\ndef test_new():\\n    assert not os.path.exists('bad')\\n"
+    code = f"""
+{GOOD}
+if item == "A":
+    write("tests/test_new.py", "{test}")
+elif again:
+    os.unlink("bad")
+else:
+    write("bad", "")
+"""
+    items = [
+        item(name, *before, verifiers=[has_line(f"{name}.txt", "done"), SUITE])
+        for name, before in (("A", ()), ("B", ("A",)))
+    ]
+    assert fleet.run_all(*items, code=code) == dict.fromkeys("AB", "passed")
+    assert (attempts(fleet, "A"), attempts(fleet, "B")) == (1, 2)
+    assert fleet.results("B", 1)["pytest.subprocess"].startswith("2 of 3 tests passed")
+    check_merged(fleet, user.path)
 
 
 def test_conflicts_are_corrected_and_do_not_count_as_attempts(

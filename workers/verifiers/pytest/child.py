@@ -5,7 +5,8 @@ comes as JSON on stdin, so that neither the environment nor the command line con
 when the answer is imported:
 
 ``{"fd": 5, "key": "…", "root": "/private/work", "args": ["-q"], "show_source": true,
-"answer": ["solution.py"], "stubs": {"files": ["solution.py"], "names": ["solution"]} | null}``
+"answer": ["solution.py"], "only": ["test_new.py"] | null,
+"stubs": {"files": ["solution.py"], "names": ["solution"]} | null}``
 
 Events are signed, and interference is reported, by the hooks of ``tamper_hooks.py``.
 
@@ -66,8 +67,8 @@ def tell(kind: str, what: Any) -> None:
 class Reporter:
     """The pytest plugin that reports collection, every phase of every test, and errors."""
 
-    def __init__(self, root: Path, *, show_source: bool) -> None:
-        self._root, self._show_source = root, show_source
+    def __init__(self, root: Path, *, only: Sequence[str] | None, show_source: bool) -> None:
+        self._root, self._only, self._show_source = root, only, show_source
         self._shown = 0
         self._raised: dict[tuple[str, str], dict[str, Any]] = {}
 
@@ -95,10 +96,16 @@ class Reporter:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         emit("running", nodeid=nodeid)
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self._only is not None:
+            items[:] = [item for item in items if item.nodeid.partition("::")[0] in self._only]
+
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         nodeids = [item.nodeid for item in session.items]
         tell("tests", [_parts(item) for item in session.items])
-        emit("collected", nodeids=nodeids, guessed=Stub.guessed)
+        patterns = list(session.config.getini("python_files"))
+        emit("collected", nodeids=nodeids, guessed=Stub.guessed, python_files=patterns)
 
     def pytest_exception_interact(
         self, node: pytest.Collector, call: pytest.CallInfo[Any], report: Any
@@ -146,8 +153,10 @@ class Reporter:
     ) -> dict[str, Any]:
         """Return the exception's class, its innermost place in the workspace and its text."""
         error = excinfo.value
-        if isinstance(error, pytest.Collector.CollectError) and error.__cause__ is not None:
-            error = error.__cause__
+        cause = error.__cause__ if isinstance(error, pytest.Collector.CollectError) else None
+        # About two test files of one name, pytest itself says more than its cause.
+        if cause is not None and _name(type(cause)) != "ImportPathMismatchError":
+            error = cause
             excinfo = pytest.ExceptionInfo.from_exception(error)
         text = _text(excinfo)
         lines = text.splitlines() or [""]
@@ -362,7 +371,7 @@ def main() -> None:
     os.set_inheritable(config["fd"], False)
     _add_operators()  # before the hooks learn what there is
     _install_hooks(config)
-    reporter = Reporter(root, show_source=config["show_source"])
+    reporter = Reporter(root, only=config["only"], show_source=config["show_source"])
     stubs, args = config["stubs"], config["args"]
     del config
     # Like ``python -m pytest``, so that tests in a folder find the modules beside it.

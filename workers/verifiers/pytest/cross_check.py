@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import textwrap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
@@ -27,10 +27,10 @@ from mulligan.workers.verifiers.pytest.tally import (
 )
 
 VERIFIER_ID = "pytest.subprocess"
-_MAX_FINDINGS = 50
+MAX_FINDINGS = 50
 #: Failures in the report, and its characters.
 _MAX_REPORTED = 3
-_REPORT_CHARACTERS = 2_500
+REPORT_CHARACTERS = 2_500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,8 +189,7 @@ def _result(
     warnings: tuple[str, ...],
 ) -> VerificationResult:
     score = _Score.of(run, expected, counted, verdict)
-    # Several files may fail because of one error in the answer.
-    findings = list({_identity(f): f for f in (t.finding for t in counted.failed)}.values())
+    findings = list(different(test.finding for test in counted.failed))
     if verdict is not None:
         whole = Finding(message=verdict.message, code=verdict.code, path=verdict.path)
         findings.insert(0, whole)
@@ -199,7 +198,7 @@ def _result(
         "timed_out": run.completed.timed_out,
         "passed": score.passed,
         "collected": score.collected,
-        "failed": [test.evidence for test in counted.failed[:_MAX_FINDINGS]],
+        "failed": [test.evidence for test in counted.failed[:MAX_FINDINGS]],
     }
     if report := _report(counted):
         evidence["report"] = report
@@ -211,7 +210,7 @@ def _result(
         verifier_id=VERIFIER_ID,
         summary=_summary(verdict, score, counted),
         evidence=evidence,
-        errors=tuple(findings[:_MAX_FINDINGS]),
+        errors=tuple(findings[:MAX_FINDINGS]),
         warnings=warnings,
         elapsed_seconds=run.completed.elapsed,
         score=None if status is VerificationStatus.SKIPPED else score.points,
@@ -219,15 +218,16 @@ def _result(
     )
 
 
-def _identity(finding: Finding) -> tuple[str | None, ...]:
-    return finding.code, finding.path, finding.message
+def different(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return each finding once: several files may fail because of one error in the answer."""
+    return tuple({(each.code, each.path, each.message): each for each in findings}.values())
 
 
 def _report(counted: TestTally) -> str:
     """Return the first different failures, for people and for the corrected prompt."""
-    different = {test.raised.message: test for test in reversed(counted.failed)}.values()
-    reports = [report for test in reversed(different) if (report := test.report)]
-    return "\n\n".join(reports[:_MAX_REPORTED])[:_REPORT_CHARACTERS]
+    by_message = {test.raised.message: test for test in reversed(counted.failed)}.values()
+    reports = [report for test in reversed(by_message) if (report := test.report)]
+    return "\n\n".join(reports[:_MAX_REPORTED])[:REPORT_CHARACTERS]
 
 
 @dataclass(frozen=True, kw_only=True)

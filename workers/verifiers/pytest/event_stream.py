@@ -76,6 +76,8 @@ class Transcript:
     #: The tests; None until collection ended.
     collected: tuple[str, ...] | None = None
     guessed: bool = False
+    #: The names of test files, as patterns.
+    python_files: tuple[str, ...] = ()
     #: The test or the file that was started last.
     running: str | None = None
     reports: list[TestReport] = field(default_factory=list)
@@ -230,6 +232,7 @@ def _record_collected(transcript: Transcript, event: dict[str, Any]) -> None:
     transcript.running = None
     transcript.collected = tuple(str(nodeid) for nodeid in event["nodeids"])
     transcript.guessed = bool(event["guessed"])
+    transcript.python_files = tuple(str(pattern) for pattern in event.get("python_files", ()))
 
 
 def _report(event: dict[str, Any], clean: Callable[[str], str]) -> TestReport:

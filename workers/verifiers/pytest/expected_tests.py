@@ -36,6 +36,8 @@ class Expected:
     nodeids: tuple[str, ...]
     #: Whether the parameters in node ids are known; if not, only functions are compared.
     exact: bool
+    #: The patterns by which pytest knows test files, new ones included.
+    python_files: tuple[str, ...] = ()
 
     def with_new(self, run: PytestRun, files: Collection[str]) -> Expected:
         """Return them with the tests of new files, which nobody could list before."""
@@ -85,7 +87,11 @@ def list_expected_tests(
     nodeids = (*(transcript.collected or ()), *read)
     if not nodeids:
         raise VerifierError(f"no tests in {' '.join(args) or 'the workspace'}")
-    return Expected(nodeids=nodeids, exact=exact and not read and not transcript.guessed)
+    return Expected(
+        nodeids=nodeids,
+        exact=exact and not read and not transcript.guessed,
+        python_files=transcript.python_files,
+    )
 
 
 def _usable(listing: PytestRun) -> bool:

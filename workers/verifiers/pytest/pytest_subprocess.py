@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
@@ -29,6 +31,7 @@ from mulligan.workers.verifiers.pytest.allowed_arguments import check_arguments
 from mulligan.workers.verifiers.pytest.cross_check import VERIFIER_ID, cross_check
 from mulligan.workers.verifiers.pytest.event_stream import RaisedError
 from mulligan.workers.verifiers.pytest.expected_tests import Expected, list_expected_tests
+from mulligan.workers.verifiers.pytest.new_tests import add_new_tests, new_test_files
 from mulligan.workers.verifiers.pytest.run import PytestRun, run_pytest
 from mulligan.workers.verifiers.pytest.tally import tally
 
@@ -37,6 +40,8 @@ LANDLOCK_WARNING = (
     "confined by Landlock: tests that use sockets, multiprocessing or /tmp fail here;"
     " install bubblewrap"
 )
+#: pytest's exit codes after all tests ran: they passed, or some failed.
+_FINISHED = (0, 1)
 _DENIED = ("Permission denied", "Operation not permitted")
 #: The most recent lists of tests, shared by the threads of a worker.
 _expected_tests: OrderedDict[Any, Expected] = OrderedDict()
@@ -49,7 +54,8 @@ class PytestSubprocess:
 
     Evidence: ``exit_code``, ``timed_out``, ``passed``, ``collected``, ``failed`` (node id,
     exception, frame, assertion), ``report`` (the first failures as pytest shows them), ``reason``
-    (``conftest_broken``, ``early_exit``, ``crash``) and ``coercions``, if any.
+    (``conftest_broken``, ``early_exit``, ``crash``), ``new_tests`` (passed and collected) and
+    ``coercions``, if any.
     Codes: ``assertion``, ``exception``, ``import_error``, ``syntax_error``, ``collection_error``,
     ``timeout``, ``early_exit``, ``crash``, ``forged``, ``no_tests``.
     """
@@ -85,7 +91,10 @@ class PytestSubprocess:
 
     @property
     def longest(self) -> float:
-        """The longest time of two listings without the answer and the run itself."""
+        """The longest time of two listings without the answer and the run itself.
+
+        New tests run in what is left of it.
+        """
         return 3 * self.options.timeout + 60.0
 
     def verify(self, candidate: Candidate) -> VerificationResult:
@@ -95,29 +104,53 @@ class PytestSubprocess:
         if problem := find_missing("junitparser", "pytest"):
             raise VerifierError(problem)
         with self._layout.lay_out(candidate) as answer:
+            deadline = monotonic() + 3 * self.options.timeout
             expected = self._expected_tests(answer)
+            new = new_test_files(answer.added, expected.python_files)
             run = run_pytest(
                 answer.work,
-                self.options.args,
+                (*self.options.args, *(f"--ignore={name}" for name in new)),
                 timeout=self.options.timeout,
                 limits=self._layout.limits,
                 answer=[name for name in answer.touched if name not in answer.restored],
                 show_source=self.options.show_source,
             )
-        result = cross_check(
-            run,
-            expected,
-            touched=answer.touched,
-            restored=answer.restored,
-            added=answer.added,
-        )
+            result = cross_check(
+                run,
+                expected,
+                touched=answer.touched,
+                restored=answer.restored,
+                added=answer.added,
+            )
+            warnings = answer.warnings + _sandbox_warnings(run)
+            if new and run.transcript.exit_code in _FINISHED:
+                second = self._run_new_tests(answer, new, deadline)
+                result = add_new_tests(result, second, answer.touched)
+                warnings += _sandbox_warnings(second)
         return result.model_copy(
             update={
                 "evidence": result.evidence
                 | answer.evidence
                 | {"isolation": list(run.completed.layers)},
-                "warnings": result.warnings + answer.warnings + _sandbox_warnings(run),
+                "warnings": tuple(dict.fromkeys(result.warnings + warnings)),
             }
+        )
+
+    def _run_new_tests(
+        self, answer: LaidOutAnswer, files: Sequence[str], deadline: float
+    ) -> PytestRun:
+        """Run the tests of new files. Nothing depends on them but their own failures.
+
+        So no file is watched as the answer's: new tests and their helpers may do what tests do.
+        """
+        left = max(1.0, deadline - monotonic())
+        return run_pytest(
+            answer.work,
+            self.options.args,
+            timeout=min(self.options.timeout, left),
+            limits=self._layout.limits,
+            only=files,
+            show_source=self.options.show_source,
         )
 
     def _expected_tests(self, answer: LaidOutAnswer) -> Expected:

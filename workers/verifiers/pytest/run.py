@@ -52,11 +52,13 @@ def run_pytest(
     limits: Limits,
     stubs: Sequence[str] | None = None,
     answer: Sequence[str] = (),
+    only: Sequence[str] | None = None,
     show_source: bool = False,
 ) -> PytestRun:
     """Run the tests, or only list them with ``stubs``; raise VerifierError without pytest.
 
-    ``answer`` are the files that are watched for interference with the run.
+    ``answer`` are the files that are watched for interference with the run. ``only`` are the files
+    whose tests are run; those of other files are only collected.
     """
     private = work.parent
     # The program sees only its copy, its home and this folder.
@@ -70,6 +72,7 @@ def run_pytest(
             "key": reader.key,
             "root": str(work),
             "answer": list(answer),
+            "only": only,
             "args": _arguments(work, args, xml, collect=stubs is not None),
             "show_source": show_source,
             "stubs": _stub_config(stubs),
