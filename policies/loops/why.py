@@ -26,6 +26,7 @@ Cause = Literal[
     "not_started",
     "planning",
     "worker",
+    "repository",
     "runs",
     "done",
 ]
@@ -49,7 +50,12 @@ class Reason:
 PLANNERS = "control"
 ITEM_WORKERS = "agent"
 #: Of a job that waits, but is parked behind nothing.
-_CAUSES: dict[str, Cause] = {"worker": "worker", "version": "worker", "delay": "provider"}
+_CAUSES: dict[str, Cause] = {
+    "worker": "worker",
+    "version": "worker",
+    "delay": "provider",
+    "repository": "repository",
+}
 _ENDING = "an attempt that was stopped has not ended yet"
 _BEFORE_READY: frozenset[ItemState] = frozenset({"pending", "blocked"})
 #: Of several items that one waits for, which to name: what gave up, what is blocked, the first.

@@ -227,7 +227,15 @@ def _job(context: LoopContext, view: LoopView, item: str) -> JobView | None:
     return context.ledger.job(job_id) if job_id else None
 
 
+#: For so long after its next try, an attempt that was held up is thought to be held up still.
+_HELD_UP_FOR = 3.0
+
+
 def _waits(context: LoopContext, view: LoopView, item: str, job: JobView | None) -> JobWaits:
+    last = job.attempts[-1] if job and job.attempts and job.finished_at is None else None
+    if last and last.held_up and context.ledger.now() < last.held_until + _HELD_UP_FOR:
+        words = "its repository" + ("" if view.of_tenant else f": {last.held_up}")
+        return JobWaits(waiting_for="repository", words=words)
     if job is not None and job.state == "queued":
         return JobWaits(waiting_for="worker", words="a worker")
     if job is None or job.state != "waiting":

@@ -157,7 +157,23 @@ class ReplicatedRedis(RedisServer):
         self._primary, self._replica = self._replica, self._primary
         self._forwarder.follow(self.primary.socket, close=close)
 
-    def synchronised(self) -> bool:
-        """Whether the replica has received everything."""
+    def synchronise(self) -> None:
+        """Wait until the replica has received what the primary has written so far."""
+        with self.primary.client() as primary, self.replica.client() as replica:
+            written = primary.info("replication")["master_repl_offset"]
+            wait_for(
+                lambda: replica.info("replication").get("slave_repl_offset", 0) >= written,
+                "the replica to receive everything",
+            )
+
+    def hand_over(self) -> None:
+        """Promote the replica as the command FAILOVER does, and demote the old primary.
+
+        Nothing is written until the replica has everything.
+        """
         with self.primary.client() as client:
-            return bool(client.execute_command("WAIT", 1, 1000))
+            client.client_pause(60_000, all=False)
+            self.synchronise()
+            self.promote()
+            self.demote()
+            client.client_unpause()

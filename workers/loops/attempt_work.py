@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -34,9 +34,11 @@ from mulligan.workers.verifiers.edits_plan import EditsPlan
 
 log = logging.getLogger(__name__)
 
-#: Seconds to wait for a repository that is away when an attempt ends, and between two tries.
+#: Seconds that an attempt waits at its end for a repository that is away, and between two tries.
 _PATIENCE = 600.0
 _PAUSE = 5.0
+#: Seconds that its work waits afterwards, without the attempt.
+_LATER_PATIENCE = 24 * 3600.0
 #: Files with conflicts that a prompt names.
 _MOST_NAMED = 20
 
@@ -72,18 +74,21 @@ class AttemptWork:
             clock=time.time,
             tail=lambda lines: self.show(request.job_id, request.attempt, lines),
         )
-        with self.trees.checkouts.attempt(
-            repository,
-            branch=space.branch,
-            start=space.ref,
-            loop=request.loop,
-            item=request.item,
-            attempt=request.attempt,
-            token=request.token,
-            job=request.job_id,
-            # A text replaces the one before: only an agent goes on with what is there.
-            kept=request.kept if works_there else None,
-        ) as checkout:
+        with ExitStack() as stack:
+            checkout = stack.enter_context(
+                self.trees.checkouts.attempt(
+                    repository,
+                    branch=space.branch,
+                    start=space.ref,
+                    loop=request.loop,
+                    item=request.item,
+                    attempt=request.attempt,
+                    token=request.token,
+                    job=request.job_id,
+                    # A text replaces the one before: only an agent goes on with what is there.
+                    kept=request.kept if works_there else None,
+                )
+            )
             self._step("cloned", request)
             self.trees.prepare(space, checkout.directory, keep=checkout.kept is None)
             began = checkout.save()
@@ -94,7 +99,7 @@ class AttemptWork:
             )
             with self._saving(checkout, transcript):
                 output, error = _ask(runner, asked, checkout, space)
-            commit = self._save_at_last(checkout, transcript)
+            commit = _save_at_last(checkout, transcript, stack)
             self._step("saved", request)
             self.tidy()
             if error is not None and (commit == began or not _may_be_verified(error)):
@@ -130,23 +135,59 @@ class AttemptWork:
             ended.set()
             thread.join()
 
-    def _save_at_last(self, checkout: AttemptCheckout, transcript: TranscriptWriter) -> str | None:
-        """Save the work of an attempt that has ended. A repository that is away is waited for."""
-        until = time.monotonic() + _PATIENCE
-        transcript.close()
-        while True:
-            try:
-                return checkout.save(transcript.files())
-            except BadInput as error:
-                raise RunnerError(
-                    f"the work cannot be saved: {error}",
-                    {"kind": "command_failed", "class": "work_refused"},
-                    final=False,
-                ) from error
-            except RepositoryUnavailable:
-                if time.monotonic() > until or current().cancelled:
-                    raise
-                time.sleep(_PAUSE)
+
+def _save_at_last(
+    checkout: AttemptCheckout, transcript: TranscriptWriter, stack: ExitStack
+) -> str | None:
+    """Save the work of an attempt that has ended.
+
+    A repository that is away is waited for: by the attempt, as long as somebody wants it, and then
+    by a thread, which takes the checkout over. The same network may be in between to the ledger.
+    """
+    transcript.close()
+    try:
+        return _save(checkout, transcript, _PATIENCE, lambda: current().cancelled)
+    except BadInput as error:
+        raise RunnerError(
+            f"the work cannot be saved: {error}",
+            {"kind": "command_failed", "class": "work_refused"},
+            final=False,
+        ) from error
+    except RepositoryUnavailable:
+        thread = threading.Thread(
+            target=_save_later,
+            args=(checkout, transcript, stack.pop_all()),
+            name="save work later",
+            daemon=True,
+        )
+        thread.start()
+        raise
+
+
+def _save(
+    checkout: AttemptCheckout,
+    transcript: TranscriptWriter,
+    patience: float,
+    is_unwanted: Callable[[], bool] = lambda: False,
+) -> str | None:
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return checkout.save(transcript.files())
+        except RepositoryUnavailable:
+            if time.monotonic() > until or is_unwanted():
+                raise
+            time.sleep(_PAUSE)
+
+
+def _save_later(checkout: AttemptCheckout, transcript: TranscriptWriter, stack: ExitStack) -> None:
+    with stack:
+        try:
+            _save(checkout, transcript, _LATER_PATIENCE)
+        except (BadInput, RepositoryUnavailable):
+            log.exception("The work in %s is lost.", checkout.directory)
+        else:
+            log.info("The work in %s is saved now.", checkout.directory)
 
 
 def _with_conflicts(

@@ -28,6 +28,9 @@ class AttemptView:
     claims: int
     faults: int
     last_fault: str | None
+    #: What its repository or another store last held it up with, and until when it waited for that.
+    held_up: str | None = None
+    held_until: float = 0.0
     #: What cannot be read of it, if another release wrote it or it is damaged.
     unreadable: str | None = None
 

@@ -182,11 +182,7 @@ def demote(fleet: Fleet) -> None:
     """A replica takes over, and clients stay connected to the old primary, now read-only."""
     server = fleet.server
     assert isinstance(server, ReplicatedRedis)
-    with server.primary.client() as client:
-        client.client_pause(2000, all=False)
-        assert server.synchronised()
-        server.promote()
-    server.demote()
+    server.hand_over()
     server.switch(close=False)
 
 

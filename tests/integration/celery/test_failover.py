@@ -48,22 +48,20 @@ def replicated_fleet() -> Iterator[tuple[Fleet, ReplicatedRedis, Path]]:
 
 def keep_connections(server: ReplicatedRedis) -> None:
     """A name moves: clients stay connected to the old primary, which is read-only now."""
-    _promote_without_loss(server)
-    server.demote()
+    server.hand_over()
     server.switch(close=False)
 
 
 def stay_read_only(server: ReplicatedRedis) -> None:
     """A proxy notices a second later that the primary has become a replica."""
-    _promote_without_loss(server)
-    server.demote()
+    server.hand_over()
     time.sleep(1)
     server.switch()
 
 
 def kill_the_primary(server: ReplicatedRedis) -> None:
     """The primary dies, and its replica is promoted a second later."""
-    assert server.synchronised()
+    server.synchronise()
     old = server.primary
     old.kill()
     time.sleep(1)
@@ -71,14 +69,6 @@ def kill_the_primary(server: ReplicatedRedis) -> None:
     server.switch()
     old.start()
     server.attach_replica()
-
-
-def _promote_without_loss(server: ReplicatedRedis) -> None:
-    """As the command FAILOVER does."""
-    with server.primary.client() as client:
-        client.client_pause(2000, all=False)
-        assert server.synchronised()
-        server.promote()
 
 
 FAILOVERS: tuple[Callable[[ReplicatedRedis], None], ...] = (
@@ -113,7 +103,7 @@ def test_jobs_of_the_lost_second_can_be_submitted_again() -> None:
     with replicated_fleet() as (fleet, server, _):
         kept = fleet.submit(*keyed(16))
         _wait_for_work(server)
-        assert server.synchronised()
+        server.synchronise()
         server.promote()
         lost = fleet.submit(*keyed(16, first=16))
         wait_for(lambda: fleet.holder(lost[0]), "a lost job to run", seconds=20)

@@ -13,6 +13,7 @@ from typing import Literal
 
 import pytest
 from support.console_server import client_of
+from support.jobs import answer
 from support.ledger_scenario import ScenarioMaker
 from support.loops import ADA, LoopScenario, item
 from support.provider_calls import fail_call, open_breaker, start_call
@@ -392,6 +393,38 @@ def test_a_paused_queue(loops: WhyScenario) -> None:
     assert ask(loops, "a") == ask(loops) == expected
     obey(loops, "a")
     loops.claim("a")
+
+
+def test_a_repository_that_holds_up_a_merge(loops: WhyScenario) -> None:
+    """Given a merge that cannot be made now, then the item waits for its repository."""
+    loops.create(item("a"), item("b", "a"))
+    loops.plan()
+    claim, ledger = loops.claim("a"), loops.scenario.ledger
+    ledger.store_output(claim.lease, answer())
+    ledger.begin_merge(claim.lease, {}, index=0, priority=5)
+    merge = ledger.claim_verification(
+        replace(claim.lease.entry, kind="verification", index=0), worker="m"
+    )
+    assert isinstance(merge, Claim)
+    ledger.requeue(merge.lease, delay=10, detail="the branch is checked out in /src")
+    words = "waits for its repository: the branch is checked out in /src"
+    assert ask(loops, "a") == ask(loops) == ("repository", f"a {words}")
+    assert ask(loops, "b") == ("dependency", f"b waits: dependency a {words}")
+    hidden = why(loops.context, "alpha", "a", tenant="")
+    assert hidden.text == "a waits for its repository", "paths are not for tenants"
+    loops.scenario.advance(20)
+    assert ask(loops, "a")[0] != "repository", "it was tried again, and did not say so again"
+
+
+def test_a_repository_that_holds_up_an_attempt(loops: WhyScenario) -> None:
+    loops.create(item("a"))
+    loops.plan()
+    claim = loops.claim("a")
+    loops.scenario.ledger.requeue(
+        claim.lease, delay=10, detail="it cannot be reached", unasked=True
+    )
+    expected = ("repository", "a waits for its repository: it cannot be reached")
+    assert ask(loops, "a") == ask(loops) == expected
 
 
 # -- nothing holds it ------------------------------------------------------------------------------

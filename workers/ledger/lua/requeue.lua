@@ -52,6 +52,10 @@ if given(R.counter) then
 end
 local due = NOW + R.delay_ms
 if kind ~= 'c' then
+  -- Counted as nothing: a store or a repository is away, and only this says so.
+  if not given(R.counter) and not given(R.fault) then
+    redis.call('HSET', key, 'held_up', R.detail, 'held_until', stamp(due))
+  end
   -- The attempt is tried until the deadline, and claiming it then escalates the job.
   if tonumber(job[2]) <= NOW then
     finish(id, job[1], 'escalated', 'deadline', deadline_passed(R.detail))

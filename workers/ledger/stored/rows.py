@@ -236,6 +236,8 @@ def read_attempt(number: int, raw: Mapping[str, str]) -> AttemptView:
         claims=int(raw.get("claims", 0)),
         faults=int(raw.get("faults", 0)),
         last_fault=raw.get("faults_last"),
+        held_up=raw.get("held_up"),
+        held_until=_seconds(raw, "held_until") or 0.0,
         unreadable=next((each for each in problems if each), None),
     )
 
