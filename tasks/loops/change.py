@@ -113,16 +113,26 @@ def repository_problems(context: LoopContext, config: LoopConfig) -> list[Proble
             " [repositories] in each mulligan.toml"
         )
         found.append(Problem.at("repo", message))
-    others = [
-        each.name
-        for each in context.ledger.loops()
-        if each.name != config.name
-        and (each.config.repo, each.config.target) == (config.repo, config.target)
-    ]
-    if others:
-        message = f"{config.target} is the branch of the loop {others[0]}: name another one"
+    if _is_branch_of_another_loop(context, config, repository):
+        message = f"{config.target} is the branch of another loop: name another branch"
         found.append(Problem.at("branch", message))
     return found
+
+
+def _is_branch_of_another_loop(
+    context: LoopContext, config: LoopConfig, repository: Repository
+) -> bool:
+    """Whether a rollback of one loop would undo the work of another one."""
+    for each in context.ledger.loops():
+        repo = each.config.repo
+        if repo is None or each.name == config.name or each.config.target != config.target:
+            continue
+        try:
+            if repo == config.repo or context.repository(repo).identity == repository.identity:
+                return True
+        except BadInput:  # it is not there any more
+            continue
+    return False
 
 
 def branch_problems(repository: Repository, config: LoopConfig) -> Iterator[Problem]:

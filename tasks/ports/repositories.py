@@ -88,6 +88,10 @@ class Repository(Protocol):
     are named by their full ids. A method that is repeated after a lost answer is harmless.
     """
 
+    @property
+    def identity(self) -> str:
+        """What tells it from other repositories, whether a path, a URL or a profile named it."""
+
     def resolve(self, ref: str) -> str | None:
         """Return the commit of a branch, tag, ``HEAD`` or id; None if there is none."""
 

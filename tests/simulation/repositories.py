@@ -174,6 +174,10 @@ class SimulatedRepository:
 
     # -- reading ----------------------------------------------------------------------------------
 
+    @property
+    def identity(self) -> str:
+        return self._name
+
     def resolve(self, ref: str) -> str | None:
         def effect() -> str | None:
             name = MAIN if ref == "HEAD" else ref

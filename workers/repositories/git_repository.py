@@ -74,6 +74,10 @@ class GitRepository(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def identity(self) -> str: ...
+
+    @property
+    @abc.abstractmethod
     def objects(self) -> Git:
         """Git that reads and writes objects here, isolated."""
 

@@ -86,6 +86,10 @@ class LocalRepository(GitRepository):
         return common, cast(ObjectFormat, lines[1])
 
     @property
+    def identity(self) -> str:
+        return str(self._common.resolve())
+
+    @property
     def objects(self) -> Git:
         git = Git(
             name=self.name,

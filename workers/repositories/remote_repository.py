@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from mulligan.tasks.ports.errors import RepositoryUnavailable
 from mulligan.workers.repositories.git_command import TIMEOUT_SECONDS, Git, GitResult, redact
-from mulligan.workers.repositories.git_directory import ObjectFormat
+from mulligan.workers.repositories.git_directory import ObjectFormat, find_git_directory
 from mulligan.workers.repositories.git_repository import (
     GitRepository,
     RefMove,
@@ -32,6 +33,14 @@ class RemoteRepository(GitRepository):
     def __init__(self, url: str, *, cache: Path, timeout: float = TIMEOUT_SECONDS) -> None:
         self._mirror = Mirror(url, cache=cache, timeout=timeout)
         self.name = self._mirror.name
+
+    @property
+    def identity(self) -> str:
+        parts = urlsplit(self.name)
+        if parts.scheme == "file":
+            path = Path(unquote(parts.path))
+            return str((find_git_directory(path) or path).resolve())
+        return self.name.rstrip("/").removesuffix(".git")
 
     @property
     def objects(self) -> Git:

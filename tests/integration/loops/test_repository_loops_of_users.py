@@ -443,6 +443,19 @@ def test_a_path_that_another_host_may_not_have_is_refused(
     assert repository_problems(loops, remote.loop) == []
 
 
+@pytest.mark.parametrize("url", ["{}", "{}/.git", "file://{}", "file://{}/.git/"])
+def test_the_branch_of_another_loop_is_refused(
+    fleet: CodingLoop, user: UserRepository, url: str
+) -> None:
+    """However the repository is named: a rollback of one loop would undo work of the other."""
+    fleet.start(item("A"))
+    document = coding_document(url.format(user.path), item("A"))
+    other = document.loop.model_copy(update={"name": "other", "branch": BRANCH})
+    (problem,) = repository_problems(fleet.services.loops, other)
+    assert problem.path == ("branch",)
+    assert problem.message == f"{BRANCH} is the branch of another loop: name another branch"
+
+
 def test_a_worker_without_the_path_of_a_repository_says_so(
     fleet: CodingLoop, user: UserRepository
 ) -> None:
