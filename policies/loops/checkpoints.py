@@ -173,9 +173,7 @@ def reopen(
     )
 
 
-def missing_merges(
-    snapshot: LoopSnapshot, checkpoints: Sequence[Checkpoint], done_before: Collection[str] = ()
-) -> list[str]:
+def missing_merges(snapshot: LoopSnapshot, checkpoints: Sequence[Checkpoint]) -> list[str]:
     """Return the items that passed although none of their work is on the branch."""
     merged = {each.item for each in in_effect(checkpoints)}
     return [
@@ -184,5 +182,4 @@ def missing_merges(
         if snapshot.record(spec.id).state == "passed"
         and snapshot.record(spec.id).job_id
         and spec.id not in merged
-        and spec.id not in done_before
     ]

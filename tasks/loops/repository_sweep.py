@@ -22,7 +22,7 @@ from mulligan.tasks.ports.repositories import Repository
 
 log = logging.getLogger(__name__)
 
-_DELIVERY = Requester(by="delivery")
+_DELIVERY, _PROOF = Requester(by="delivery"), Requester(by="proof")
 #: Seconds between two proofs that what passed is merged.
 PROOF_INTERVAL = 600.0
 #: Seconds before a delivery that failed is tried again, and a delivered branch is looked at again.
@@ -70,10 +70,13 @@ class RepositorySweep:
             self._say(f"The repository of the loop {loop.name} cannot be used: {error}")
             return 0
 
-    def _say(self, message: str) -> None:
-        if message not in self._said:
+    def _say(self, message: str) -> bool:
+        """Log a problem, unless it was logged before. Return whether it was not."""
+        is_new = message not in self._said
+        if is_new:
             self._said.add(message)
             log.warning(message)
+        return is_new
 
     def _roll_back(self, loop: LoopRecord) -> int:
         return int(bool(loop.rollback) and finish_rollback(self.context, loop.name))
@@ -91,7 +94,7 @@ class RepositorySweep:
         reading = self.context.ledger.read_loop(loop.name)
         if reading is None or not _is_done(reading.snapshot):
             return 0
-        return int(deliver(self.context, reading.snapshot.loop))
+        return int(deliver(self.context, reading.snapshot))
 
     def _prove(self, loop: LoopRecord) -> int:
         now = self.context.ledger.now()
@@ -101,8 +104,10 @@ class RepositorySweep:
         reading = self.context.ledger.read_loop(loop.name)
         if reading is None:
             return 0
-        for item in unmerged_items(self.context, reading.snapshot):
-            self._say(f"{item} of the loop {loop.name} passed, but its work is not on the branch.")
+        missing = missing_work(self.context, reading.snapshot)
+        if missing and self._say(f"{loop.name}: {missing}"):
+            note = LoopChange(note=missing)
+            change_loop(self.context, loop.name, _PROOF, lambda _found, _now: note)
         return forget_old_work(self.context, reading.snapshot)
 
 
@@ -120,13 +125,26 @@ def unmerged_items(context: LoopContext, snapshot: LoopSnapshot) -> list[str]:
     return missing_merges(snapshot, checkpoints_of(history, snapshot.loop.name))
 
 
-def deliver(context: LoopContext, loop: LoopRecord) -> bool:
+def missing_work(context: LoopContext, snapshot: LoopSnapshot) -> str:
+    """Say which work is not on the branch: somebody has removed or rewritten it."""
+    items = unmerged_items(context, snapshot)
+    if not items:
+        return ""
+    more = f" and {len(items) - 1} more" if len(items) > 1 else ""
+    return (
+        f"{items[0]}{more} passed, but the work is not on {snapshot.config.target}: bring the"
+        " branch back, or reset the items"
+    )
+
+
+def deliver(context: LoopContext, snapshot: LoopSnapshot) -> bool:
     """Deliver a completed loop, once for each state of its branch. Return whether it did."""
+    loop = snapshot.loop
     repository = context.repository(loop.config.repo or "")
-    tip = repository.resolve(loop.config.target)
-    if tip is None or tip == loop.delivered:
+    tip = repository.resolve(loop.config.target) or ""
+    if tip == loop.delivered:
         return False
-    problem = _move_forward(repository, loop, tip)
+    problem = missing_work(context, snapshot) or _move_forward(repository, loop, tip)
     if not problem and loop.config.deliver.command is not None:
         if not _may_run_command(context, loop.name, tip):
             return False
@@ -161,6 +179,8 @@ def _move_forward(repository: Repository, loop: LoopRecord, tip: str) -> str:
     target = loop.config.deliver.fast_forward
     if target is None:
         return ""
+    if not tip:
+        return f"there is no branch {loop.config.target}"
     for _ in range(_TRIES):
         old = repository.resolve(target)
         if old is None:

@@ -189,6 +189,29 @@ def test_a_branch_that_is_checked_out_is_delivered_later(
     )
 
 
+def test_a_branch_without_the_work_is_reported_and_not_delivered(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Given a branch that somebody moved back, then nothing is delivered until the work is back."""
+    user.git("branch", "release")
+    fleet.run_all(item("A"), item("B", "A"), deliver={"fast_forward": "release"})
+    work = user.git("rev-parse", BRANCH)
+    user.git("update-ref", f"refs/heads/{BRANCH}", "main")
+    fleet.sweep()
+    problem = (
+        f"A and 1 more passed, but the work is not on {BRANCH}: bring the branch back, or reset the"
+        " items"
+    )
+    assert (fleet.loop.delivery_problem, fleet.loop.delivered) == (problem, "")
+    notes = [each.note for each in read_log(fleet.services.loops, LOOP, limit=10)]
+    assert problem in notes
+    user.git("update-ref", f"refs/heads/{BRANCH}", work)
+    fleet.clock.shift += 1200
+    fleet.sweep()
+    assert (fleet.loop.delivery_problem, fleet.loop.delivered) == ("", work)
+    assert user.git("rev-parse", "release") == work
+
+
 def test_a_command_delivers_a_completed_loop(fleet: CodingLoop, user: UserRepository) -> None:
     code = "import os, sys; names = [os.environ[each] for each in ('LOOP', 'BRANCH', 'COMMIT')]\n"
     code += "sys.exit(' '.join([*names, open('A.txt').read()]))"
