@@ -69,7 +69,9 @@ class GitDiff:
         if not changes:
             findings.append(Finding(message="no file was changed", code="no_change"))
         else:
-            findings += _marks(changes, trees.tree(space.git, commit))
+            findings += _marks(
+                changes, trees.tree(space.git, commit), trees.tree(space.git, output.base)
+            )
         summary = f"{len(changes)} file{'s' * (len(changes) != 1)} changed"
         return VerificationResult(
             status=VerificationStatus.FAIL if findings else VerificationStatus.PASS,
@@ -96,13 +98,17 @@ def _findings(changes: Sequence[FileChange], protection: Protection) -> Iterator
             yield Finding(message=words[each.kind], code="protected_changed", path=each.path)
 
 
-def _marks(changes: Sequence[FileChange], tree: Tree) -> Iterator[Finding]:
-    """Yield the files with conflicts that nobody resolved."""
+def _marks(changes: Sequence[FileChange], tree: Tree, base: Tree) -> Iterator[Finding]:
+    """Yield the files with conflicts that nobody resolved. A manual of git may have quoted some."""
     for each in changes:
-        node = tree.get(each.path)
-        if node is not None and all(mark in b"\n" + node.content for mark in _MARKS):
+        if _is_marked(tree, each.path) and not _is_marked(base, each.path):
             message = "a conflict in it is not resolved"
             yield Finding(message=message, code="conflict_markers", path=each.path)
+
+
+def _is_marked(tree: Tree, path: str) -> bool:
+    node = tree.get(path)
+    return node is not None and all(mark in b"\n" + node.content for mark in _MARKS)
 
 
 class GitMerge:

@@ -142,6 +142,18 @@ def test_work_that_may_not_be_merged_is_corrected(
     check_merged(fleet, user.path)
 
 
+def test_a_file_that_quotes_conflicts_may_be_changed(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Given a manual with git's markers, then a change of it leaves no conflict behind."""
+    manual = "<<<<<<< ours\none\n=======\ntwo\n>>>>>>> theirs\n"
+    user.commit({"manual.txt": manual})
+    code = f"{GOOD}\nwrite('manual.txt', open('manual.txt').read() + 'more\\n')"
+    assert fleet.run_all(item("A"), code=code) == {"A": "passed"}
+    assert attempts(fleet) == 1
+    assert files(user)["manual.txt"] == f"{manual}more\n"
+
+
 def test_a_new_test_is_allowed_and_run_by_the_guard(
     fleet: CodingLoop, user: UserRepository
 ) -> None:
