@@ -30,7 +30,11 @@ from mulligan.tasks.ports.errors import (
 from mulligan.tasks.ports.runners import Request
 from mulligan.tasks.ports.sessions import SilentSession
 from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
-from mulligan.workers.runners.sessions.session_formats import SESSION_FORMATS, FormatName
+from mulligan.workers.runners.sessions.session_formats import (
+    REFUSAL_EXIT_CODES,
+    SESSION_FORMATS,
+    FormatName,
+)
 from mulligan.workers.runners.sessions.session_parser import SessionSummary
 from mulligan.workers.runners.sessions.session_relay import SessionRelay
 from mulligan.workers.sandbox.confinement import STRICT, Confinement, Endpoint, VisiblePath
@@ -289,12 +293,23 @@ class CommandRunner:
         said = f"{self._options.argv[0]} {_describe_exit(completed)}"
         if completed.exit_code in self._options.out_of_credits_exit_codes:
             raise OutOfCredits(f"{said}: out of credits or quota", provider=self.provider)
-        if summary.refused is None:
+        refused = summary.refused
+        if refused is None and summary.failed:
+            codes = REFUSAL_EXIT_CODES.get(self._options.format, {})
+            refused = codes.get(completed.exit_code or 0)
+        if refused is None:
             return
+        if refused == "key":
+            # The provider's own text is not repeated: it may quote part of the key.
+            raise self._error(
+                f"{said}: its provider refused its key: check it in the worker's environment"
+                " (`env`), or its login (`home_files`)",
+                cause="key_refused",
+            )
         until = summary.resets_at
-        fault = OutOfCredits if summary.refused == "credits" else TransportFault
+        fault = OutOfCredits if refused == "credits" else TransportFault
         raise fault(
-            f"{said}: {summary.code}: {summary.error[:_LONGEST_ERROR]}",
+            ": ".join(filter(None, (said, summary.code, summary.error[:_LONGEST_ERROR]))),
             provider=self.provider,
             retry_after=None if until is None else max(0.0, until - time.time()),
             maybe_served=True,

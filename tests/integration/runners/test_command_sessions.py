@@ -1,4 +1,4 @@
-"""The command runner with agents that print events: replayed sessions of real formats."""
+"""The command runner with agents that print events: replayed sessions of real agents."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.sandbox.private import private_directory
 
 RECORDED = Path(__file__).resolve().parents[2] / "fixtures" / "agent_sessions"
+#: The answer of the sessions that go well.
+ANSWER = "`total` rounds to cents now, and the test passes."
 #: Prints what it gets on stdin. Its last argument is its exit code.
 REPLAY = "import sys; sys.stdout.write(sys.stdin.read()); sys.exit(int(sys.argv[1]))"
 
@@ -76,20 +78,19 @@ def failure(runner: CommandRunner, asked: Request) -> RunnerError:
 
 
 @pytest.mark.parametrize(
-    ("name", "answer", "model", "usage"),
+    ("name", "model", "usage"),
     [
-        ("claude", "`total` rounds to cents now, and tests/test_cart.py passes.",
-         "claude-sonnet-4-5-20250929", (58455, 1071, 59526)),
-        ("codex", "`total` rounds to cents now.", None, (26549, 1590, 28139)),
-        ("gemini", "`total` rounds to cents now.", "gemini-2.5-pro", (29800, 950, 31250)),
+        ("claude", "claude-opus-4-8", (51339, 255, 51594)),
+        ("codex", None, (31500, 360, 31860)),
+        ("gemini", "gemini-3.8-flash", (38200, 350, 38550)),
     ],
-)  # fmt: skip
+)
 def test_the_answer_is_the_last_message_with_its_usage(
-    kept: Kept, name: str, answer: str, model: str | None, usage: tuple[int, int, int]
+    kept: Kept, name: str, model: str | None, usage: tuple[int, int, int]
 ) -> None:
     asked = request(kept, recorded(f"{name}_success"))
     output = replaying(f"{name}_success").answer(asked)
-    assert (output.text, output.model) == (answer, model)
+    assert (output.text, output.model) == (ANSWER, model)
     prompt, completion, total = usage
     assert output.usage == Usage(
         prompt_tokens=prompt, completion_tokens=completion, total_tokens=total
@@ -120,8 +121,8 @@ def test_events_come_while_the_agent_works(kept: Kept) -> None:
             messages=(Message(role="user", content="x"),), session=kept, meter=meter, timeout=30
         )
         output = agent(code, "claude").work_in(asked, work)
-    assert kept.metered == [11215, 59526]
-    assert output.text.startswith("`total` rounds")
+    assert kept.metered == [8305, 51594]
+    assert output.text == ANSWER
 
 
 def test_plain_text_stays_as_it_was(kept: Kept) -> None:
@@ -151,20 +152,21 @@ def test_an_error_result_is_a_failure_whatever_the_exit_code(kept: Kept, exit_co
     runner = replaying("claude_max_turns", exit_code)
     error = failure(runner, request(kept, recorded("claude_max_turns")))
     assert not error.final
-    assert str(error).endswith(f"exited with code {exit_code}: The limit of 6 turns is reached")
+    said = "Reached maximum number of turns (2)"
+    assert str(error).endswith(f"exited with code {exit_code}: {said}")
     assert error.evidence["kind"] == "command_failed"
-    assert error.evidence["error"] == "The limit of 6 turns is reached"
-    assert error.evidence["stdout_tail"] == "The limit of 6 turns is reached"
+    assert error.evidence["error"] == said
+    assert error.evidence["stdout_tail"] == said
     # Then what it used and said is not lost.
-    assert kept.metered[-1] == 57164
+    assert kept.metered[-1] == 16790
     assert error.output is not None
-    assert error.output.usage.total_tokens == 57164
-    assert error.output.text == "Let me try the obvious fix first."
+    assert error.output.usage.total_tokens == 16790
+    assert error.output.text == "I'll look at the module."
 
 
 def test_a_crash_keeps_what_was_used(kept: Kept) -> None:
     """Given an agent that is killed in the middle of a line."""
-    begun = recorded("claude_success")[:9000].encode().decode("utf-8", "ignore")
+    begun = recorded("claude_success")[:-2000]
     code = (
         f"import os, sys; sys.stdout.write({begun!r}); sys.stdout.flush(); os.kill(os.getpid(), 9)"
     )
@@ -191,7 +193,8 @@ def test_a_session_without_an_end_is_a_failure(kept: Kept, printed: str) -> None
     ("name", "code"),
     [
         ("claude_used_up", "rate_limit"),
-        ("claude_unpaid", "billing_error"),
+        ("claude_credit", "billing_error"),
+        ("claude_billing", "billing_error"),
         ("gemini_used_up", "TerminalQuotaError"),
     ],
 )
@@ -208,22 +211,50 @@ def test_a_structured_code_means_out_of_credits(
 
 
 def test_the_end_of_a_quota_is_waited_for(kept: Kept) -> None:
-    later = recorded("claude_used_up").replace("1774450800", str(int(time.time()) + 1800))
+    later = recorded("claude_used_up").replace("1795100000", str(int(time.time()) + 1800))
     with pytest.raises(OutOfCredits) as caught:
         replaying("claude").answer(request(kept, later))
     assert caught.value.retry_after == pytest.approx(1800, abs=60)
 
 
-def test_a_busy_provider_is_asked_again_later(kept: Kept) -> None:
+@pytest.mark.parametrize(
+    ("name", "exit_code"),
+    [("claude_rate", 1), ("claude_overloaded", 1), ("gemini_overloaded", 503 % 256)],
+)
+def test_a_busy_provider_is_asked_again_later(kept: Kept, name: str, exit_code: int) -> None:
     with pytest.raises(TransportFault) as caught:
-        replaying("claude", 1).answer(request(kept, recorded("claude_busy")))
+        replaying(name, exit_code).answer(request(kept, recorded(name)))
     assert not isinstance(caught.value, OutOfCredits)
     assert caught.value.maybe_served
 
 
+@pytest.mark.parametrize(
+    ("name", "status"), [("gemini_billing", 402), ("gemini_credit", 429), ("gemini_rate", 429)]
+)
+def test_gemini_cli_exits_with_the_status_of_its_api(kept: Kept, name: str, status: int) -> None:
+    """An exit code has 8 bits of it. The events have no code."""
+    with pytest.raises(OutOfCredits):
+        replaying(name, status % 256).answer(request(kept, recorded(name)))
+    assert kept.metered == [12930]
+
+
+def test_an_exit_code_alone_is_no_refusal(kept: Kept) -> None:
+    """Given a session that went well, or that is not one of Gemini CLI."""
+    failure(replaying("gemini", 429 % 256), request(kept, recorded("gemini_success")))
+    failure(replaying("codex", 429 % 256), request(kept, recorded("codex_rate")))
+
+
+@pytest.mark.parametrize(("name", "exit_code"), [("claude_key", 1), ("gemini_unauthorized", 145)])
+def test_a_refused_key_is_final(kept: Kept, name: str, exit_code: int) -> None:
+    error = failure(replaying(name, exit_code), request(kept, recorded(name)))
+    assert error.final
+    assert error.evidence["class"] == "key_refused"
+    assert "its provider refused its key" in str(error)
+
+
 def test_no_sentence_means_out_of_credits(kept: Kept) -> None:
     """Given agents that quote such a message, as an answer and as an error without a code."""
-    error = failure(replaying("codex", 1), request(kept, recorded("codex_failed")))
+    error = failure(replaying("codex", 1), request(kept, recorded("codex_credit")))
     assert isinstance(error, RunnerError)
     quoted = recorded("claude_success").replace("rounds to cents now", "billing_error rate_limit")
     assert "billing_error" in replaying("claude").answer(request(kept, quoted)).text
@@ -263,8 +294,8 @@ def test_a_session_that_fails_does_not_stop_the_agent(
     failing = Failing()
     caplog.set_level(logging.ERROR)
     output = replaying("codex").answer(request(failing, recorded("codex_success")))
-    assert output.text == "`total` rounds to cents now."
-    assert failing.metered == [28139]
+    assert output.text == ANSWER
+    assert failing.metered == [31860]
     assert caplog.text.count("are no longer kept") == 1
 
 

@@ -20,7 +20,9 @@ from mulligan.workers.runners.sessions.session_parser import SessionSummary, unc
 from mulligan.workers.runners.sessions.transcript import TranscriptWriter, read_transcript
 
 RECORDED = Path(__file__).resolve().parents[2] / "fixtures" / "agent_sessions"
-LINES = [line for path in sorted(RECORDED.iterdir()) for line in path.read_bytes().splitlines()]
+LINES = [
+    line for path in sorted(RECORDED.glob("*.jsonl")) for line in path.read_bytes().splitlines()
+]
 
 
 def words(value: Any) -> set[str]:

@@ -26,16 +26,28 @@ from mulligan.workers.runners.sessions.json_lines import (
     known_usage,
     texts_in,
 )
-from mulligan.workers.runners.sessions.session_parser import TextFilter, unchanged
+from mulligan.workers.runners.sessions.session_parser import Refusal, TextFilter, unchanged
 
 #: The model of messages that Claude Code writes itself, such as an error.
 _SYNTHETIC = "<synthetic>"
-#: Errors after which somebody has to pay, and after which it may work later. The last message has
-#: one, or else the result has the API's status.
-_UNPAID = "billing_error"
 _RATE_LIMIT = "rate_limit"
-_BUSY = (_RATE_LIMIT, "overloaded", "server_error")
-_BY_STATUS = {402: _UNPAID, 429: _RATE_LIMIT, 500: "server_error", 529: "overloaded"}
+#: What the error of the last message says about the provider.
+_REFUSALS: Mapping[str, Refusal] = {
+    "billing_error": "credits",
+    _RATE_LIMIT: "busy",
+    "overloaded": "busy",
+    "server_error": "busy",
+    "authentication_failed": "key",
+}
+#: By the API's status in the result, for a message whose error is ``unknown``.
+_BY_STATUS = {
+    401: "authentication_failed",
+    402: "billing_error",
+    403: "authentication_failed",
+    429: _RATE_LIMIT,
+    500: "server_error",
+    529: "overloaded",
+}
 #: Types that say nothing new: parts of messages that follow complete, and signs of life.
 _REPEATED = ("stream_event", "tool_progress", "keep_alive", "tool_use_summary")
 _LONGEST_ID = 200
@@ -94,6 +106,7 @@ class ClaudeParser(JsonLinesParser):
     def _assistant(self, event: Mapping[str, Json]) -> Iterator[SessionEvent]:
         message = mapping_in(event.get("message"))
         is_main = event.get("parent_tool_use_id") is None
+        is_synthetic = message.get("model") == _SYNTHETIC
         said = []
         for block in map(mapping_in, list_in(message.get("content"))):
             match block.get("type"):
@@ -109,9 +122,11 @@ class ClaudeParser(JsonLinesParser):
                     yield from self._results([block])
         if is_main:
             self._message_error = text_in(event.get("error"))
-            if any(said):
+            if any(said) and not is_synthetic:
                 self._conclude("\n".join(said))
-        if message.get("model") != _SYNTHETIC:
+        if not is_synthetic:
+            if is_main:  # the API's name; that at the beginning may be an alias
+                self._name_model(message.get("model"))
             self._spent.add(message.get("id"), message.get("usage"), is_main=is_main)
             yield from self._used()
 
@@ -124,10 +139,10 @@ class ClaudeParser(JsonLinesParser):
 
     def _result(self, event: Mapping[str, Json]) -> Iterator[SessionEvent]:
         answer, errors = event.get("result"), map(text_in, list_in(event.get("errors")))
-        if text_in(answer):
-            self._conclude(answer)
         kind = text_in(event.get("subtype"))
         failed = event.get("is_error") is True or kind.startswith("error")
+        if text_in(answer) and not failed:
+            self._conclude(answer)
         self._judge(failed=failed, error="\n".join(filter(None, errors)) or text_in(answer) or kind)
         self._status = tokens_in(event.get("api_error_status")) or 0
         self._cost = amount_in(event.get("total_cost_usd"))
@@ -138,16 +153,17 @@ class ClaudeParser(JsonLinesParser):
         return self._spent.usage
 
     def _refusal(self) -> dict[str, Any]:
-        code = self._message_error or _BY_STATUS.get(self._status, "")
+        code = self._message_error
+        if code not in _REFUSALS:
+            code = _BY_STATUS.get(self._status, "")
         found: dict[str, Any] = {"cost_usd": self._cost}
-        if not self._failed or code not in (_UNPAID, *_BUSY):
+        if not self._failed or code not in _REFUSALS:
             return found
         # A subscription's quota is used up until it is renewed; an API's limit is one of rate.
         is_rejected = code == _RATE_LIMIT and self._limit.get("status") == "rejected"
         if is_rejected:
             found["resets_at"] = amount_in(self._limit.get("resetsAt"))
-        refused = "credits" if is_rejected or code == _UNPAID else "busy"
-        return found | {"refused": refused, "code": code}
+        return found | {"refused": "credits" if is_rejected else _REFUSALS[code], "code": code}
 
 
 class MessageTokens:

@@ -99,6 +99,7 @@ class CodexParser(JsonLinesParser):
                 return self._action(name, ref, item.get("arguments"))
             case "collab_tool_call":
                 given = {"prompt": item.get("prompt"), "to": item.get("receiver_thread_ids")}
+                given = {name: value for name, value in given.items() if value is not None}
                 return self._action(item.get("tool"), ref, given)
             case "file_change":
                 changes = item.get("changes")

@@ -1,7 +1,8 @@
 """Google's Gemini CLI: ``gemini --output-format stream-json``.
 
 The assistant's message comes in pieces, of which one text is made. The last event is the
-``result``, with the tokens of all models.
+``result``, with the tokens of all models. The type of its error is ``unknown`` if the API refused a
+call: only the exit code tells why.
 """
 
 from __future__ import annotations
@@ -22,10 +23,23 @@ from mulligan.workers.runners.sessions.json_lines import (
     JsonLinesParser,
     known_usage,
 )
-from mulligan.workers.runners.sessions.session_parser import TextFilter, unchanged
+from mulligan.workers.runners.sessions.session_parser import Refusal, TextFilter, unchanged
 
 #: The types of errors after which a quota has to be renewed, and after which it may work later.
-_REFUSALS = {"TerminalQuotaError": "credits", "RetryableQuotaError": "busy"}
+_REFUSALS: Mapping[str, Refusal] = {
+    "TerminalQuotaError": "credits",
+    "RetryableQuotaError": "busy",
+}
+#: By the status of the API, with which Gemini CLI exits. An exit code has its lowest 8 bits. Before
+#: 429, it has asked again for minutes, or the quota of a day is used up.
+EXIT_REFUSALS: Mapping[int, Refusal] = {
+    401 & 0xFF: "key",
+    402 & 0xFF: "credits",
+    403 & 0xFF: "key",
+    429 & 0xFF: "credits",
+    500 & 0xFF: "busy",
+    503 & 0xFF: "busy",
+}
 #: In characters.
 _LONGEST_UNSAID = 8 << 10
 
@@ -107,8 +121,8 @@ class GeminiParser(JsonLinesParser):
         failed = event.get("status") != "success"
         self._judge(failed=failed, error=text_in(error.get("message")) or "it ended with an error")
         stats = mapping_in(event.get("stats"))
-        names = ("input_tokens", "output_tokens", "total_tokens")
-        self._tokens = known_usage(*(tokens_in(stats.get(name)) for name in names))
+        self._name_model(_most_used(mapping_in(stats.get("models"))))
+        self._tokens = _counted(stats)
         yield from self._used()
 
     def _usage(self) -> Usage:
@@ -117,3 +131,21 @@ class GeminiParser(JsonLinesParser):
     def _refusal(self) -> dict[str, Any]:
         refused = _REFUSALS.get(self._code) if self._failed else None
         return {"refused": refused, "code": self._code} if refused else {}
+
+
+def _counted(stats: Mapping[str, Json]) -> Usage:
+    names = ("input_tokens", "output_tokens", "total_tokens")
+    prompt, completion, total = (tokens_in(stats.get(name)) for name in names)
+    if prompt is not None and total is not None:
+        # Thoughts are only in the total. They are paid for as output.
+        completion = max(completion or 0, total - prompt)
+    return known_usage(prompt, completion, total)
+
+
+def _most_used(models: Mapping[str, Json]) -> str | None:
+    """Return the model that did the work: the name at the beginning may be ``auto``."""
+
+    def tokens(name: str) -> int:
+        return tokens_in(mapping_in(models[name]).get("total_tokens")) or 0
+
+    return max(models, key=tokens, default=None)

@@ -7,8 +7,13 @@ from typing import Literal, Protocol
 
 from mulligan.workers.runners.sessions.claude_parser import ClaudeParser
 from mulligan.workers.runners.sessions.codex_parser import CodexParser
-from mulligan.workers.runners.sessions.gemini_parser import GeminiParser
-from mulligan.workers.runners.sessions.session_parser import SessionParser, TextFilter, unchanged
+from mulligan.workers.runners.sessions.gemini_parser import EXIT_REFUSALS, GeminiParser
+from mulligan.workers.runners.sessions.session_parser import (
+    Refusal,
+    SessionParser,
+    TextFilter,
+    unchanged,
+)
 from mulligan.workers.runners.sessions.text_parser import TextParser
 
 FormatName = Literal["text", "claude", "codex", "gemini"]
@@ -26,3 +31,5 @@ SESSION_FORMATS: Mapping[FormatName, ParserFactory] = {
     "codex": CodexParser,
     "gemini": GeminiParser,
 }
+#: What exit codes of sessions that failed say about the provider.
+REFUSAL_EXIT_CODES: Mapping[FormatName, Mapping[int, Refusal]] = {"gemini": EXIT_REFUSALS}

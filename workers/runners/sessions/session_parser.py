@@ -9,6 +9,9 @@ from typing import Literal, Protocol
 from mulligan.policies.jobs.job import Usage
 from mulligan.tasks.ports.sessions import SessionEvent
 
+#: Why a provider refused: ``credits`` or a quota are used up; it is ``busy`` and may serve later;
+#: it does not accept the ``key``.
+Refusal = Literal["credits", "busy", "key"]
 #: Replaces parts of a text, such as secrets.
 TextFilter = Callable[[str], str]
 
@@ -32,9 +35,8 @@ class SessionSummary:
     failed: bool | None = None
     #: Why it failed, in its own words.
     error: str = ""
-    #: ``credits``: its provider refused it because credits or a quota are used up. ``busy``: its
-    #: provider could not serve it now. Only ever from a structured code.
-    refused: Literal["credits", "busy"] | None = None
+    #: Only ever from a structured code.
+    refused: Refusal | None = None
     #: The code of the refusal, by the name that the format has for it.
     code: str = ""
     #: When the provider accepts calls again, in seconds since 1970.
