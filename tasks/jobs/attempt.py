@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mulligan.policies.jobs.backoff import backoff
 from mulligan.policies.jobs.breaker import ProviderPolicy
 from mulligan.policies.jobs.job import Decoding, Message, Output, joined_surrogates
+from mulligan.policies.loops.budget import Resource
 from mulligan.policies.repair.strategy import contract_of
 from mulligan.tasks.jobs.base_check import check_base
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
@@ -102,16 +103,25 @@ def _run(
             return ClaimRefused("lost")
         context.step("asking", entry)
         asked_runner = not claim.job.merges
+        price = context.price(claim.job.runner) if "money" in claim.allowance else None
 
         def may_ask() -> bool:
             nonlocal asked_runner
             asked_runner = True
             return held.is_sure()
 
+        def meter(used: Mapping[Resource, float]) -> None:
+            """Note what was used, also for an end without an answer. A price gives the money."""
+            nonlocal claim
+            if price is not None and "tokens" in used:
+                used = {"money": used["tokens"] * price, **used}
+            held.meter(used)
+            metered = {**claim.lease.metered, **used}
+            claim = replace(claim, lease=replace(claim.lease, metered=metered))
+
         try:
-            price = context.price(claim.job.runner) if "money" in claim.allowance else None
             request = request_of(claim, runner, prompt=claim.plan.prompt, price=price)
-            request = replace(request, meter=held.meter, may_ask=may_ask)
+            request = replace(request, meter=meter, may_ask=may_ask)
             output = context.answer(runner.runner, request)
         except TransportFault as fault:
             return requeue_fault(context, claim, fault)

@@ -52,13 +52,19 @@ class ItemClaim:
     #: The provider did not begin to answer.
     free: bool = False
 
+    def end(self, fields: dict[str, Any], *, free: bool = False) -> None:
+        """Note what a script that ends the claim says about its use."""
+        self.free |= free or fields["unasked"]
+        if fields.get("metered"):
+            self.metered = read_amounts(fields["metered"]).get("tokens")
+
     @property
     def charge(self) -> float:
         if self.used is not None:
             return self.used
-        if self.free:
-            return 0.0
-        return self.metered if self.metered is not None else self.reserved or 0.0
+        if self.metered is not None:
+            return self.metered
+        return 0.0 if self.free else self.reserved or 0.0
 
 
 @dataclass
@@ -284,9 +290,9 @@ class LoopChecker:
         elif script == "requeue" and answer[0] != "lost" and fields["token"] in self.claims:
             fault = fields.get("fault")
             unserved = bool(fault and not fault.get("maybe_served"))
-            self.claims[fields["token"]].free |= unserved or fields["unasked"]
+            self.claims[fields["token"]].end(fields, free=unserved)
         elif script == "settle" and answer[0] == "settled" and fields["token"] in self.claims:
-            self.claims[fields["token"]].free |= fields["unasked"]
+            self.claims[fields["token"]].end(fields)
         elif script == "name_provider" and answer[0] != "lost" and fields["token"] in self.claims:
             self.claims[fields["token"]].free = answer[0] != "named"
 

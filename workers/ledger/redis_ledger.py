@@ -209,6 +209,7 @@ class RedisLedger(
             id=lease.entry.job_id,
             n=lease.entry.attempt,
             token=lease.token,
+            metered=amounts(lease.metered) if lease.metered else None,
             **request,
         )
         if answer[0] == "lost":
@@ -243,6 +244,7 @@ class RedisLedger(
             reason=reason,
             fault=rows.fault_request(fault) if fault is not None else None,
             unasked=unasked,
+            metered=amounts(lease.metered) if lease.metered else None,
         )
         if answer[0] != "requeued":
             return ClaimRefused(*answer)

@@ -70,11 +70,12 @@ class ScriptedRunner:
 
     def answer(self, request: Request) -> Output:
         entry = self._answers[min(request.attempt, len(self._answers)) - 1]
-        if entry.usage.prompt_tokens is not None:
+        fault = entry.fault if entry.fault and self._fault_is_due(entry.fault, request) else None
+        if entry.usage.prompt_tokens is not None and fault is None:
             request.meter({"tokens": float(entry.usage.prompt_tokens)})
         self._wait(entry.delay, request.timeout)
-        if entry.fault is not None and self._fault_is_due(entry.fault, request):
-            raise self._fault(entry.fault)
+        if fault is not None:
+            raise self._fault(fault)
         return Output(
             text=entry.text,
             finish_reason=entry.finish_reason,

@@ -210,7 +210,8 @@ class AttemptLedger(Protocol):
 
         The ledger learns from a ``fault`` about its provider. One that the provider refused waits
         for the provider instead of ``delay``. No deadline ends a job before it has passed.
-        ``unasked``: the runner was not asked, so the claim costs nothing.
+        ``unasked``: the runner was not asked, so the claim costs nothing. What the lease has
+        metered is charged in any case.
         """
 
     def release(self, job_id: str, provider: str) -> list[Publication]:

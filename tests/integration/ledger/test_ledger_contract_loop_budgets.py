@@ -188,6 +188,26 @@ def test_a_fault_costs_what_it_may_have_cost(
     assert used(loops.read()).get("loop:tokens", 0) == tokens
 
 
+@pytest.mark.parametrize("maybe_served", [False, True])
+def test_a_fault_costs_what_the_agent_had_used(loops: LoopScenario, maybe_served: bool) -> None:
+    """Given an agent that asks its provider often, and is refused in the end."""
+    limit(loops, 1, attempt={"tokens": 100}, loop={"tokens": 1000})
+    claim = loops.claim("i0")
+    fault = TransportFault("no credits", provider="fake", maybe_served=maybe_served)
+    lease = replace(claim.lease, metered={"tokens": 70.0})
+    loops.scenario.ledger.requeue(lease, delay=0.0, detail="no credits", fault=fault)
+    assert used(loops.read())["loop:tokens"] == 70
+    assert loops.read().unknown.get("tokens", 0) == 0
+
+
+def test_a_failure_without_an_answer_costs_what_was_used(loops: LoopScenario) -> None:
+    limit(loops, 1, attempt={"tokens": 100}, loop={"tokens": 1000})
+    claim = loops.claim("i0")
+    metered = replace(claim, lease=replace(claim.lease, metered={"tokens": 70.0}))
+    loops.settle(metered, retries_immediately(claim))
+    assert used(loops.read())["loop:tokens"] == 70
+
+
 def test_a_retry_reserves_again(loops: LoopScenario) -> None:
     limit(loops, 1, attempt={"tokens": 100}, loop={"tokens": 150})
     claim = loops.claim("i0")

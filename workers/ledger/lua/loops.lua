@@ -281,10 +281,12 @@ local function charge(loop, entry, used, has_answer)
 end
 
 -- Charges an attempt that ended without an answer with what it metered, else with its reservation.
--- `free`: its provider did not begin to answer.
-local function charge_unanswered(loop, entry, free)
+-- `free`: its provider did not begin to answer, so what it did not meter costs nothing. An agent may
+-- have asked more than once before that. `metered`: what it used, if it says so at its end.
+local function charge_unanswered(loop, entry, free, metered)
   local attempt = redis.call('HMGET', record_key(entry), 'metered', 'claimed_at')
-  local used = free and { tokens = 0, money = 0 } or read_amounts(attempt[1])
+  local used = read_amounts(given(metered) and metered or attempt[1])
+  if free then used.tokens, used.money = used.tokens or 0, used.money or 0 end
   used.seconds = math.max(0, NOW - tonumber(attempt[2] or NOW)) / 1000
   charge(loop, entry, used)
 end

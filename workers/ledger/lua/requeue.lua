@@ -12,7 +12,7 @@ if found[1] ~= R.token then return { 'lost' } end
 redis.call('HSET', key, v .. 'token' .. suffix, '', 'requeued_by', R.token)
 local of_loop = kind == 'a' and redis.call('HGET', job_key(id), 'of_loop')
 local free = R.unasked or given(R.fault) and not R.fault.maybe_served
-if of_loop then charge_unanswered(of_loop, R.entry, free) end
+if of_loop then charge_unanswered(of_loop, R.entry, free, R.metered) end
 -- A refused call waits for its provider, at the front; any other one for its own back-off.
 local provider, opens_at
 local unpaid = given(R.fault) and given(R.fault.credits)

@@ -28,7 +28,7 @@ if retried and job[8] and (quota_capacity(job[8]) or 0) >= 0 then
   redis.call('ZREM', active_key('quota:' .. job[8]), entry)
 end
 answered(entry, attempt[5]) -- an error without an answer is the provider's answer, too
-if job[11] then charge_unanswered(job[11], entry, R.unasked) end
+if job[11] then charge_unanswered(job[11], entry, R.unasked, R.metered) end
 end_lease(entry, attempt[5], job[8], job[7])
 if job[11] then free_merge(entry) end
 
