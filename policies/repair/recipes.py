@@ -213,7 +213,7 @@ _REASONING: dict[str, Recipe] = {
     ),
     "no_change": Recipe(
         "change_files",
-        "No file was changed.",
+        "No file was changed[ ({actual})].",
         "Do the task by changing files in the directory. What you say does not count.",
         "Change the files that the task needs.",
         "changing files instead of describing the change",

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -28,7 +29,9 @@ from mulligan.tasks.ports.ledger import Entry
 from mulligan.tasks.ports.runners import Request, Runner
 from mulligan.workers.loops.workspace_trees import WorkspaceTrees
 from mulligan.workers.repositories.checkouts import AttemptCheckout
+from mulligan.workers.repositories.git_repository import MoveRefused
 from mulligan.workers.runners.sessions.transcript import TranscriptWriter
+from mulligan.workers.sandbox.protection import ALWAYS, Protection
 from mulligan.workers.sandbox.workspace import place_answer
 from mulligan.workers.verifiers.edits_plan import EditsPlan
 
@@ -37,10 +40,15 @@ log = logging.getLogger(__name__)
 #: Seconds that an attempt waits at its end for a repository that is away, and between two tries.
 _PATIENCE = 600.0
 _PAUSE = 5.0
+#: And for one that answers, but refuses the work.
+_REFUSED_PATIENCE = 60.0
 #: Seconds that its work waits afterwards, without the attempt.
 _LATER_PATIENCE = 24 * 3600.0
-#: Files with conflicts that a prompt names.
-_MOST_NAMED = 20
+#: Bytes of new content that are saved each second while an agent works, on the average: what was
+#: saved before stays in the repository until git removes it.
+_MOST_SAVED = 300_000
+#: Files with conflicts that a prompt names, and those that are no part of the work.
+_MOST_NAMED, _FEW_NAMED = 20, 5
 
 
 class AgentRunner(Protocol):
@@ -87,10 +95,12 @@ class AttemptWork:
                     job=request.job_id,
                     # A text replaces the one before: only an agent goes on with what is there.
                     kept=request.kept if works_there else None,
+                    is_protected=partial(_is_protected, Protection(space.protect)),
                 )
             )
             self._step("cloned", request)
             self.trees.prepare(space, checkout.directory, keep=checkout.kept is None)
+            checkout.begin_work()
             began = checkout.save()
             if not request.may_ask():  # this process slept while it made the checkout
                 raise CallCancelled("the lease is lost, so the runner must not be asked")
@@ -104,11 +114,12 @@ class AttemptWork:
             self.tidy()
             if error is not None and (commit == began or not _may_be_verified(error)):
                 raise error
+            notes = [*([] if error is None else [str(error)]), *_notes(checkout, commit)]
             return output.model_copy(
                 update={
                     "commit": commit or checkout.base,
                     "base": checkout.base,
-                    "ended": str(error) if error is not None else None,
+                    "ended": "; ".join(notes) or None,
                 }
             )
 
@@ -121,7 +132,7 @@ class AttemptWork:
         ended = threading.Event()
 
         def save() -> None:
-            while not ended.wait(self.save_interval):
+            while not ended.wait(max(self.save_interval, checkout.content / _MOST_SAVED)):
                 try:
                     checkout.save(transcript.files())
                 except (RepositoryUnavailable, BadInput) as error:
@@ -153,7 +164,7 @@ def _save_at_last(
             {"kind": "command_failed", "class": "work_refused"},
             final=False,
         ) from error
-    except RepositoryUnavailable:
+    except RepositoryUnavailable as error:
         thread = threading.Thread(
             target=_save_later,
             args=(checkout, transcript, stack.pop_all()),
@@ -161,6 +172,12 @@ def _save_at_last(
             daemon=True,
         )
         thread.start()
+        if isinstance(error, MoveRefused):  # one more agent could not save its work, either
+            raise RunnerError(
+                f"the repository refuses the work of attempts: {error}; allow the workers to write"
+                " refs/mulligan/ there",
+                {"kind": "tool_error", "class": "work_refused"},
+            ) from error
         raise
 
 
@@ -170,12 +187,14 @@ def _save(
     patience: float,
     is_unwanted: Callable[[], bool] = lambda: False,
 ) -> str | None:
-    until = time.monotonic() + patience
+    began = time.monotonic()
     while True:
         try:
             return checkout.save(transcript.files())
-        except RepositoryUnavailable:
-            if time.monotonic() > until or is_unwanted():
+        except RepositoryUnavailable as error:
+            refused = isinstance(error, MoveRefused) and patience == _PATIENCE
+            limit = _REFUSED_PATIENCE if refused else patience
+            if time.monotonic() - began > limit or is_unwanted():
                 raise
             time.sleep(_PAUSE)
 
@@ -188,6 +207,23 @@ def _save_later(checkout: AttemptCheckout, transcript: TranscriptWriter, stack: 
             log.exception("The work in %s is lost.", checkout.directory)
         else:
             log.info("The work in %s is saved now.", checkout.directory)
+
+
+def _notes(checkout: AttemptCheckout, commit: str | None) -> Iterator[str]:
+    """Say what is no part of the work: what is too much, and why nothing may have changed."""
+    if checkout.left_out:
+        yield f"too large to be saved, and left out: {_few(checkout.left_out)}"
+    if commit is None and (ignored := checkout.newly_ignored()):
+        yield f"git ignores {_few(ignored)}"
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _FEW_NAMED} more" if len(names) > _FEW_NAMED else ""
+    return ", ".join(names[:_FEW_NAMED]) + more
+
+
+def _is_protected(protection: Protection, path: str, *, is_new: bool) -> bool:
+    return (ALWAYS if is_new else protection).covers(path)
 
 
 def _with_conflicts(

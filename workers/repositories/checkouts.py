@@ -8,8 +8,9 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.tasks.ports.repositories import FileConflict
@@ -25,6 +26,16 @@ _BRANCH = "refs/heads/work"
 _MOST_RACES = 3
 
 
+class IsProtected(Protocol):
+    """Tells whether no attempt may change a file, or add it."""
+
+    def __call__(self, path: str, *, is_new: bool) -> bool: ...
+
+
+def _nothing_protected(path: str, *, is_new: bool) -> bool:  # noqa: ARG001
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Start:
     """What an attempt begins with."""
@@ -34,6 +45,7 @@ class _Start:
     tree: str
     kept: str | None = None
     conflicts: tuple[FileConflict, ...] = ()
+    is_protected: IsProtected = _nothing_protected
 
 
 class AttemptCheckout:
@@ -65,7 +77,22 @@ class AttemptCheckout:
         #: What the references of the attempt are, as far as this process knows.
         self._refs: dict[str, str] = {}
         self._base_tree = start.base_tree
-        self._fill(start.tree)
+        self._fill(self._with_protected(start.tree, start.is_protected))
+
+    def _with_protected(self, tree: str, is_protected: IsProtected) -> str:
+        """Return kept work without its changes of protected files, which could never be merged."""
+        if tree == self._base_tree:
+            return tree
+        base, kept = self._store.entries(self._base_tree), self._store.entries(tree)
+        names = {path: os.fsdecode(path) for path in {*base, *kept}}
+        wrong = [
+            path
+            for path, name in names.items()
+            if base.get(path) != kept.get(path) and is_protected(name, is_new=path not in base)
+        ]
+        changed = {path: base[path] for path in wrong if path in base}
+        removed = [path for path in wrong if path not in base]
+        return self._store.write_tree(tree, changed, removed) if wrong else tree
 
     def _fill(self, tree: str) -> None:
         repository, inside = self._repository, self.directory / ".git"
@@ -87,17 +114,39 @@ class AttemptCheckout:
             index.read("read-tree", self._base_tree)
         self._store.watch(self.directory, tree)
 
+    def begin_work(self) -> None:
+        """Take what is in the directory now for no part of the work: what a setup made of it."""
+        self._store.begin_work()
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What was too much to be saved the last time."""
+        return self._store.left_out
+
+    @property
+    def content(self) -> int:
+        """The bytes of new content in the work that was saved last."""
+        return self._store.content
+
+    def newly_ignored(self) -> list[str]:
+        """Return what the agent made that git ignores."""
+        return self._store.newly_ignored()
+
     def save(self, transcript: Mapping[str, bytes] | None = None) -> str | None:
         """Save the work and the transcript in the repository; return the work's commit.
 
         None: the tree is the one of ``base``. If nothing changed since the last time, nothing is
-        done. Raise BadInput if the tree is too large, and RepositoryUnavailable if it cannot be
-        saved. What was saved before is still there then.
+        done. Raise BadInput if the tree cannot be read or the repository refuses it, and
+        RepositoryUnavailable if it cannot be saved now. What was saved before is still there then.
         """
         with self._saving:
-            tree = self._store.take_tree()
             digest = _digest(transcript or {})
             new: dict[str, str] = {}
+            unreadable: BadInput | None = None
+            try:
+                tree = self._store.take_tree()
+            except BadInput as error:
+                tree, unreadable = self._saved_tree or self._base_tree, error
             if tree not in (self._base_tree, self._saved_tree):
                 message = f"Attempt {self._name.attempt} of {self._name.item}\n"
                 message += self._name.trailer
@@ -111,6 +160,8 @@ class AttemptCheckout:
                 self._move(new)
                 self._saved_digest = digest if transcript else self._saved_digest
                 self._saved_tree = tree if self._name.work_ref in new else self._saved_tree
+            if unreadable is not None:
+                raise unreadable
             return None if tree == self._base_tree else self._refs[self._name.work_ref]
 
     def _move(self, new: Mapping[str, str]) -> None:
@@ -148,15 +199,20 @@ class Checkouts:
         token: str,
         job: str = "",
         kept: str | None = None,
+        is_protected: IsProtected = _nothing_protected,
     ) -> Iterator[AttemptCheckout]:
         """Make a private clone for an attempt, and remove it afterwards.
 
         ``branch`` is made at ``start`` if it does not exist. ``kept``: saved work to continue.
-        Without it, work that was saved for the same attempt is continued: its worker died.
+        Work that was saved for the same attempt goes before it: its worker died, or it waited for
+        its provider. Protected files are those of the branch.
         """
         name = AttemptName(loop=loop, item=item, attempt=attempt, token=token, job=job)
         with repository.using():
-            begun = _begin(repository, name, branch=branch, start=start, kept=kept)
+            begun = replace(
+                _begin(repository, name, branch=branch, start=start, kept=kept),
+                is_protected=is_protected,
+            )
             with private_directory(self._root) as work:
                 with _explain_disk(work):
                     checkout = AttemptCheckout(repository, name, begun, work)
@@ -199,12 +255,10 @@ def _begin(
             " first commit"
         )
     base = repository.begin_branch(branch, commit)
-    if kept is None:
-        kept = repository.newest_work(name)
-    elif not repository.has(kept):
-        # On another host. Saved work is fetched by its reference.
-        repository.saved(name.loop, name.item)
-        kept = kept if repository.has(kept) else None
+    # This also fetches what was saved on another host.
+    own = repository.newest_work(name)
+    if own is not None or (kept is not None and not repository.has(kept)):
+        kept = own
     tree = repository.tree_of(base)
     if kept is None:
         return _Start(base=base, base_tree=tree, tree=tree)

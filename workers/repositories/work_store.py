@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.workers.repositories.git_command import Git, GitTimedOut
 from mulligan.workers.repositories.git_directory import ObjectFormat, make_git_directory
 from mulligan.workers.repositories.loose_objects import write_blob
-from mulligan.workers.repositories.object_reading import tree_entries
+from mulligan.workers.repositories.object_reading import display_path, tree_entries
 from mulligan.workers.repositories.work_tree import (
     FILE,
     MOST_ENTRIES,
@@ -49,6 +50,10 @@ class WorkStore:
         self._start_tree = ""
         #: What was taken last, and its tree.
         self._taken: tuple[Mapping[bytes, TreeEntry], str] = {}, ""
+        #: What differed from the start before the work began. None: it was gone.
+        self._given: dict[bytes, TreeEntry | None] = {}
+        self._ignored_before: set[bytes] = set()
+        self._directories: list[bytes] = []
 
     @property
     def index(self) -> Path:
@@ -59,12 +64,14 @@ class WorkStore:
         """Write the files of a tree into an empty directory. Nothing is converted or filtered."""
         self.git.read("read-tree", "--reset", "-u", tree, work_tree=into)
 
+    def entries(self, tree: str) -> dict[bytes, TreeEntry]:
+        """Return the files of a tree."""
+        return {path: TreeEntry(mode, oid) for path, mode, oid in tree_entries(self.git, tree)}
+
     def watch(self, directory: Path, tree: str) -> None:
         """Take trees of a directory from now on, which began with this one."""
         self._start_tree = tree
-        self._start = {
-            path: TreeEntry(mode, oid) for path, mode, oid in tree_entries(self.git, tree)
-        }
+        self._start = self.entries(tree)
         self._taken = self._start, tree
         self._work = WorkTree(
             directory=directory,
@@ -74,23 +81,65 @@ class WorkStore:
             size_of=lambda oid: int(self.git.read("cat-file", "-s", oid).text),
         )
 
-    def take_tree(self) -> str:
-        """Return the tree of the watched directory. Raise BadInput if there is too much in it."""
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The files and directories that were too much for the tree that was taken last."""
+        files = self._watched.left_out
+        return tuple(map(display_path, [*self._directories, *files]))
+
+    @property
+    def content(self) -> int:
+        """The bytes of new content in the tree that was taken last."""
+        return self._watched.content
+
+    @property
+    def _watched(self) -> WorkTree:
         if self._work is None:
             raise ValueError("no directory is watched")
-        if self._work.directory.is_symlink() or not self._work.directory.is_dir():
-            raise BadInput("the work cannot be saved: its directory is gone")
-        try:
-            found = self._work.take(self._others(self._work.directory))
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise RepositoryUnavailable(f"the work cannot be saved: {why}") from error
+        return self._work
+
+    def begin_work(self) -> None:
+        """Take what is there now for no part of the work, as long as nobody changes it again."""
+        found = self._take()
+        paths = {*found, *self._start}
+        changed = {path for path in paths if found.get(path) != self._start.get(path)}
+        self._given = {path: found.get(path) for path in changed}
+        self._ignored_before = self._ignored()
+
+    def newly_ignored(self) -> list[str]:
+        """Return files and directories that are no part of the work because git ignores them."""
+        return sorted(map(display_path, self._ignored() - self._ignored_before))
+
+    def _ignored(self) -> set[bytes]:
+        return {*self._listed(self._watched.directory, b"", "--ignored", "--directory")}
+
+    def take_tree(self) -> str:
+        """Return the tree of the watched directory. Raise BadInput if it cannot be read."""
+        found = self._take()
+        for path, given in self._given.items():
+            if found.get(path) != given:
+                continue
+            if path in self._start:
+                found[path] = self._start[path]
+            else:
+                del found[path]
         if found != self._taken[0]:
             self._taken = found, self._tree_of(found)
         return self._taken[1]
 
+    def _take(self) -> dict[bytes, TreeEntry]:
+        work = self._watched
+        if work.directory.is_symlink() or not work.directory.is_dir():
+            raise BadInput("the work cannot be saved: its directory is gone")
+        try:
+            return work.take(self._others(work.directory))
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise RepositoryUnavailable(f"the work cannot be saved: {why}") from error
+
     def _others(self, directory: Path) -> set[bytes]:
         """Return the files that are neither ignored nor part of the start."""
+        self._directories = []
         found: set[bytes] = set()
         pending, repositories = [b""], 0
         while pending:
@@ -103,23 +152,32 @@ class WorkStore:
                 repositories += 1
                 if repositories <= _MOST_REPOSITORIES:
                     pending.append(path)
-            if len(found) > MOST_ENTRIES:
-                raise BadInput(
-                    f"the work has more than {MOST_ENTRIES} new files: add what tools generate to"
-                    " .gitignore"
-                )
-        if repositories > _MOST_REPOSITORIES:
-            raise BadInput(f"there are more than {_MOST_REPOSITORIES} repositories in the work")
-        return found
+                else:
+                    self._directories.append(path)
+        return self._fitting(found)
 
-    def _listed(self, directory: Path, below: bytes) -> Iterator[bytes]:
+    def _fitting(self, found: set[bytes]) -> set[bytes]:
+        """Leave out new directories, the largest first, until the rest is not too much."""
+        if len(found) <= MOST_ENTRIES:
+            return found
+        known = {folder for path in self._start for folder in _folders(path)}
+        new = {path: next((f for f in _folders(path) if f not in known), b"") for path in found}
+        excess = len(found) - MOST_ENTRIES
+        for folder, count in Counter(filter(None, new.values())).most_common():
+            if excess <= 0:
+                break
+            self._directories.append(folder)
+            excess -= count
+        return {path for path in found if new[path] not in self._directories}
+
+    def _listed(self, directory: Path, below: bytes, *more: str) -> Iterator[bytes]:
         # Nothing is part of the start in a repository that the agent made.
         index = self.directory / "index.none" if below else self.index
         git = replace(self.git.having(GIT_INDEX_FILE=index), timeout=self._listing_seconds)
         place = directory / os.fsdecode(below)
         if below and not place.is_dir():
             return
-        options = ["--others", "--exclude-standard", "-z"]
+        options = ["--others", "--exclude-standard", "-z", *more]
         try:
             result = git.run("ls-files", *options, work_tree=place)
             if result.code:  # files that vanish may be a reason
@@ -139,11 +197,12 @@ class WorkStore:
         removed = [path for path in self._start if path not in found]
         if not changed and not removed:
             return self._start_tree
-        return self._write_tree(self._start_tree, changed, removed)
+        return self.write_tree(self._start_tree, changed, removed)
 
-    def _write_tree(
+    def write_tree(
         self, start: str | None, changed: Mapping[bytes, TreeEntry], removed: Sequence[bytes] = ()
     ) -> str:
+        """Write a tree: another one with some entries changed."""
         index = self.directory / "index.new"
         index.unlink(missing_ok=True)
         git = self.git.having(GIT_INDEX_FILE=index)
@@ -170,9 +229,17 @@ class WorkStore:
             except OSError as error:
                 raise RepositoryUnavailable(f"{objects}: {error.strerror}") from error
             entries[os.fsencode(name)] = TreeEntry(FILE, oid)
-        return self._write_tree(None, entries)
+        return self.write_tree(None, entries)
 
     def commit(self, tree: str, parents: Sequence[str], message: str) -> str:
         """Make a commit."""
         options = [part for parent in parents for part in ("-p", parent)]
         return self.git.read("commit-tree", tree, *options, stdin=message.encode()).text
+
+
+def _folders(path: bytes) -> Iterator[bytes]:
+    """Yield the directories of a path, the outermost first, each with a slash at its end."""
+    end = path.find(b"/")
+    while end >= 0:
+        yield path[: end + 1]
+        end = path.find(b"/", end + 1)

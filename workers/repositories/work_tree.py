@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
+from mulligan.tasks.ports.errors import RepositoryUnavailable
 from mulligan.workers.repositories import loose_objects
 from mulligan.workers.repositories.git_directory import ObjectFormat
 
@@ -66,18 +66,10 @@ class _Counted:
     content: int = 0
 
     def add(self, size: int) -> None:
+        if self.entries >= MOST_ENTRIES or self.content + size > MOST_BYTES:
+            raise _TooMuch
         self.entries += 1
         self.content += size
-        if self.entries > MOST_ENTRIES:
-            raise BadInput(
-                f"the work has more than {MOST_ENTRIES} new or changed files: add what tools"
-                " generate to .gitignore"
-            )
-        if self.content > MOST_BYTES:
-            raise BadInput(
-                f"the work has more than {MOST_BYTES // 1_000_000} MB of new content: add what"
-                " tools generate to .gitignore"
-            )
 
 
 class _Missing(Exception):
@@ -86,6 +78,10 @@ class _Missing(Exception):
 
 class _Kept(Exception):
     """It cannot be read now: what it was before is kept."""
+
+
+class _TooMuch(Exception):
+    """There is no room for it."""
 
 
 @dataclass
@@ -99,19 +95,24 @@ class WorkTree:
     object_format: ObjectFormat
     #: Returns the size of a content of the start.
     size_of: Callable[[str], int]
+    #: What was too much the last time, and the bytes of new content that were not.
+    left_out: list[bytes] = field(default_factory=list)
+    content: int = 0
     _read: dict[bytes, _Read] = field(default_factory=dict)
     _last: dict[bytes, TreeEntry] = field(default_factory=dict)
 
     def take(self, others: Iterable[bytes]) -> dict[bytes, TreeEntry]:
         """Return its files as they are, and write their contents.
 
-        ``others``: the files that the start does not have and that are not ignored. Raise BadInput
-        if there is too much of it.
+        ``others``: the files that the start does not have and that are not ignored. What is too
+        much stays as it was at the start.
         """
+        self.left_out = []
         known = {entry.oid for entry in self.start.values()}
         counted, found = _Counted(), {}
         with contextlib.closing(_Folders(self.directory)) as folders:
-            for path in sorted({*self.start, *others}):
+            # Changes first: if there is too much, what is new has to go.
+            for path in [*sorted(self.start), *sorted({*others} - self.start.keys())]:
                 if _is_refused(path):
                     continue
                 before = self.start.get(path)
@@ -124,7 +125,13 @@ class WorkTree:
                     if kept is None:
                         continue
                     entry = kept
+                except _TooMuch:
+                    self.left_out.append(path)
+                    if before is None:
+                        continue
+                    entry = before
                 found[path] = entry
+        self.content = counted.content
         self._read = {path: read for path, read in self._read.items() if path in found}
         self._last = found
         return dict(found)

@@ -67,7 +67,9 @@ class GitDiff:
         changes = trees.changes(space.git, output.base, commit)
         findings = [*_findings(changes, Protection(space.protect))]
         if not changes:
-            findings.append(Finding(message="no file was changed", code="no_change"))
+            why = f" ({output.ended})" if output.ended else ""
+            said = f"no file was changed{why}"
+            findings.append(Finding(message=said, code="no_change", actual=output.ended))
         else:
             findings += _marks(
                 changes, trees.tree(space.git, commit), trees.tree(space.git, output.base)

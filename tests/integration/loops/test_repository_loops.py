@@ -21,7 +21,9 @@ from support.coding_loop import (
     item,
     merges,
 )
-from support.git_repositories import UserRepository, files_of
+from support.git_repositories import UserRepository, add_hook, files_of
+
+from mulligan.workers.loops import attempt_work
 
 pytestmark = pytest.mark.real_models("command")
 
@@ -99,6 +101,70 @@ def test_work_is_verified_however_its_agent_ended(
     assert files(user)["A.txt"] == "done\n"
 
 
+def test_a_file_that_is_too_large_is_left_out(fleet: CodingLoop, user: UserRepository) -> None:
+    """Given a dump of memory beside good work, then the work is merged, and nothing is lost."""
+    code = f"{GOOD}\nos.truncate(os.open('core.1', os.O_CREAT | os.O_RDWR), 600_000_000)"
+    assert fleet.run_all(item("A"), code=code) == {"A": "passed"}
+    output = fleet.job("A").attempts[0].output
+    assert output is not None
+    assert output.ended == "too large to be saved, and left out: core.1"
+    assert "core.1" not in files(user)
+    assert "transcripts/" in user.git("for-each-ref", "refs/mulligan")
+
+
+def test_a_retry_that_waited_for_its_provider_goes_on_with_its_own_work(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Given a retry that runs out of credits after half of its work, with known usage."""
+    usage = {"input_tokens": 1000, "output_tokens": 500}
+    message = {"id": "m", "role": "assistant", "content": [], "usage": usage}
+    said = {"type": "assistant", "message": message}
+    code = f"""
+if not again:
+    write("wrong.txt", "no\\n")
+elif not has("half.txt"):
+    write("half.txt", "half\\n")
+    print({json.dumps(json.dumps(said))}, flush=True)
+    sys.exit(75)
+else:
+    write(f"{{item}}.txt", "done\\n")
+"""
+    runner = agent(code, format="claude", out_of_credits_exit_codes=[75])
+    budget = {"loop": {"tokens": 100_000}, "attempt": {"tokens": 10_000}}
+    fleet.start(item("A"), runner=runner, budget=budget)
+    fleet.run()
+    before = fleet.snapshot.used["loop", "tokens"]
+    for _ in range(4):
+        fleet.wait(120)
+    assert before == 10_000 + 1500, "an answer without usage counts as the most that it may use"
+    assert files(user).keys() >= {"A.txt", "half.txt", "wrong.txt"}
+    assert [each.faults for each in fleet.job("A").attempts] == [0, 1]
+
+
+def test_a_repository_that_refuses_saved_work_ends_the_item_once(
+    tmp_path: Path, user: UserRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_work, "_PAUSE", 0.01)
+    monkeypatch.setattr(attempt_work, "_REFUSED_PATIENCE", 0.0)
+    monkeypatch.setattr(attempt_work, "_LATER_PATIENCE", 0.0)
+    origin = user.bare(tmp_path / "origin.git")
+    add_hook(origin, "update", "case $1 in refs/mulligan/attempts/*) exit 1;; esac")
+    fleet = CodingLoop(tmp_path, f"file://{origin}")
+    assert fleet.run_all(item("A")) == {"A": "failed"}
+    assert attempts(fleet) == 1
+    assert "allow the workers to write refs/mulligan/ there" in (fleet.job("A").detail or "")
+
+
+def test_an_agent_whose_files_are_ignored_is_told_so(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    user.commit({".gitignore": "dist/\n"})
+    code = f"if again:\n    {GOOD}\nelse:\n    write('dist/out.js', 'x')"
+    assert fleet.run_all(item("A"), code=code) == {"A": "passed"}
+    assert fleet.results("A", 1)["git.diff"] == "no file was changed (git ignores dist/)"
+    assert "git ignores dist/" in fleet.prompt("A", 2)
+
+
 def test_an_agent_that_changes_nothing_is_told_so(fleet: CodingLoop) -> None:
     assert fleet.run_all(item("A"), code=f"if again:\n    {GOOD}") == {"A": "passed"}
     assert fleet.results("A", 1)["git.diff"] == "no file was changed"
@@ -129,10 +195,9 @@ def test_an_agent_that_fails_without_any_work_is_asked_again(fleet: CodingLoop) 
 def test_work_that_may_not_be_merged_is_corrected(
     fleet: CodingLoop, user: UserRepository, name: str, mistake: str, found: str
 ) -> None:
-    """A retry goes on with its kept work, so it must take its mistake back."""
+    """A retry goes on with its kept work, in which protected files are as they were."""
     user.commit(TESTS)
-    undo = f"subprocess.run(['git', 'checkout', '-q', '--', '{name}'])"
-    undo = undo if name != "conftest.py" else "os.unlink('conftest.py')"
+    undo = "pass" if name != "a.txt" else "subprocess.run(['git', 'checkout', '-q', 'a.txt'])"
     code = f"{GOOD}\nif again:\n    {undo}\nelse:\n    {mistake}"
     assert fleet.run_all(item("A"), code=code) == {"A": "passed"}
     assert fleet.results("A", 1)["git.diff"] == f"{name}: {found}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Callable
@@ -43,6 +44,12 @@ def attempt(repository: GitRepository, tmp_path: Path) -> Attempt:
         return Checkouts(tmp_path / "private").attempt(place, **options)
 
     return start
+
+
+def saved_files(user: UserRepository, checkout: AttemptCheckout) -> dict[str, bytes]:
+    """Save, and return the files of the commit."""
+    found = files_of(user.path, checkout.save() or checkout.base)
+    return {name: content for name, (_, content) in found.items()}
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -365,28 +372,90 @@ def test_a_missing_start_and_an_empty_repository(attempt: Attempt, tmp_path: Pat
         pass
 
 
-def test_too_much_work_is_refused_and_the_last_save_stays(
-    repository: GitRepository, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+def test_too_much_work_is_saved_without_what_is_too_much(
+    user: UserRepository, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with attempt() as checkout:
-        write(checkout.directory, {"a.txt": "1\n"})
-        saved = checkout.save()
-        monkeypatch.setattr(work_tree, "MOST_ENTRIES", 5)
-        write(checkout.directory, {f"f{n}": f"{n}" for n in range(10)})
-        with pytest.raises(BadInput, match=r"more than 5 new .*add what tools generate"):
-            checkout.save()
-        monkeypatch.setattr(work_store, "MOST_ENTRIES", 5)
-        with pytest.raises(BadInput, match="more than 5 new files"):
-            checkout.save()
-        monkeypatch.undo()
+        write(checkout.directory, {"a.txt": "1\n", "z.txt": "new\n"})
         # A hole of a terabyte takes no time.
         with (checkout.directory / "huge").open("wb") as file:
             file.truncate(1 << 40)
-        with pytest.raises(BadInput, match="more than 500 MB"):
-            checkout.save()
-        assert [each.commit for each in repository.saved("loop")] == [saved]
+        assert saved_files(user, checkout).items() >= {"a.txt": b"1\n", "z.txt": b"new\n"}.items()
+        assert list(checkout.left_out) == ["huge"]
         (checkout.directory / "huge").unlink()
-        assert checkout.save() != saved
+        monkeypatch.setattr(work_store, "MOST_ENTRIES", 8)
+        monkeypatch.setattr(work_tree, "MOST_ENTRIES", 8)
+        write(checkout.directory, {f"modules/deep/f{n}": f"{n}" for n in range(8)})
+        assert saved_files(user, checkout)["z.txt"] == b"new\n"
+        assert list(checkout.left_out) == ["modules/"]
+        shutil.rmtree(checkout.directory / "modules")
+        write(checkout.directory, {f"f{n}": f"{n}" for n in range(9)})
+        found = saved_files(user, checkout)
+        assert found["a.txt"] == b"1\n"
+        assert list(checkout.left_out) == ["f7", "f8", "z.txt"]
+        monkeypatch.undo()
+        assert saved_files(user, checkout)["z.txt"] == b"new\n"
+        assert not list(checkout.left_out)
+
+
+def test_a_transcript_is_saved_although_the_work_cannot_be(
+    repository: GitRepository, attempt: Attempt
+) -> None:
+    with attempt() as checkout:
+        shutil.rmtree(checkout.directory)
+        with pytest.raises(BadInput, match="its directory is gone"):
+            checkout.save({"session.jsonl": b"said\n"})
+        (saved,) = repository.transcripts("loop")
+        assert repository.transcript("loop", "item", saved.attempt) == {"session.jsonl": b"said\n"}
+
+
+def test_what_a_setup_made_is_no_work(user: UserRepository, attempt: Attempt) -> None:
+    with attempt() as checkout:
+        write(checkout.directory, {"a.txt": "by setup\n", "new.txt": "x\n", "other.txt": "y\n"})
+        checkout.begin_work()
+        assert checkout.save() is None
+        write(checkout.directory, {"work.txt": "work\n", "other.txt": "by the agent\n"})
+        found = saved_files(user, checkout)
+        base = files_of(user.path, "main")
+        assert found["a.txt"] == base["a.txt"][1]
+        assert {*found} - {*base} == {"work.txt", "other.txt"}
+
+
+def test_an_attempt_goes_on_with_its_own_work_before_that_of_earlier_ones(
+    user: UserRepository, attempt: Attempt
+) -> None:
+    """Given a retry that goes on with kept work, and whose worker dies."""
+    with attempt() as first:
+        write(first.directory, {"first.txt": "1\n"})
+        kept = first.save()
+    with attempt(attempt=2, kept=kept) as second:
+        write(second.directory, {"second.txt": "2\n"})
+        second.save()
+    with attempt(attempt=2, kept=kept, token="other") as again:
+        assert (again.directory / "first.txt").exists()
+        assert (again.directory / "second.txt").exists()
+
+
+def test_kept_work_has_the_protected_files_of_the_branch(attempt: Attempt) -> None:
+    def is_protected(path: str, *, is_new: bool) -> bool:
+        return path == ("conftest.py" if is_new else "a.txt")
+
+    with attempt() as first:
+        write(first.directory, {"a.txt": "weak\n", "conftest.py": "", "work.txt": "work\n"})
+        before = (first.directory / "work.txt").read_bytes()
+        kept = first.save()
+    with attempt(attempt=2, kept=kept, is_protected=is_protected) as second:
+        assert (second.directory / "a.txt").read_bytes() != b"weak\n"
+        assert not (second.directory / "conftest.py").exists()
+        assert (second.directory / "work.txt").read_bytes() == before
+
+
+def test_what_git_ignores_is_named(attempt: Attempt) -> None:
+    with attempt() as checkout:
+        write(checkout.directory, {".gitignore": "*.log\ndist/\n", "old.log": ""})
+        checkout.begin_work()
+        write(checkout.directory, {"dist/out.js": "x", "new.log": "", "old.log": "more"})
+        assert checkout.newly_ignored() == ["dist/", "new.log"]
 
 
 def test_large_files_are_streamed(
