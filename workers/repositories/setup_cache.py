@@ -8,7 +8,6 @@ import os
 import secrets
 import shlex
 import shutil
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -17,6 +16,7 @@ from mulligan.policies.jobs.job import escapes
 from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.workers.repositories.disk_usage import SETUPS, prune
 from mulligan.workers.repositories.file_locks import exclusive_lock, shared_lock
+from mulligan.workers.sandbox.copied_directories import copy_directory
 from mulligan.workers.sandbox.file_tree import read_file
 from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.subprocesses import Completed, clean_environment, run, signal_name
@@ -70,12 +70,14 @@ class SetupCache:
             if escapes(name) or ".git" in PurePosixPath(name).parts:
                 raise BadInput.at("setup.cache", f"{name!r} is not a directory of the checkout")
         place = self._cache / SETUPS / _key(work, setup)
+        private = root or work.parent
         if setup.cache:
             with shared_lock(_lock(place), wait=_WAIT_SECONDS):
                 if place.is_dir():
-                    _copy_all(setup.cache, place, work)
+                    for name in setup.cache:
+                        copy_directory(name, place, work, aside=private)
                     return True
-        _run_all(work, setup, limits, root or work.parent, read)
+        _run_all(work, setup, limits, private, read)
         if setup.cache and keep:
             self._store(work, setup.cache, place)
         return False
@@ -85,7 +87,8 @@ class SetupCache:
         # A full disk must not fail an attempt that is prepared.
         with contextlib.suppress(OSError):
             new.mkdir(parents=True)
-            _copy_all(names, work, new)
+            for name in names:
+                copy_directory(name, work, new, aside=new)
             with exclusive_lock(_lock(place), wait=_WAIT_SECONDS):
                 if not place.exists():
                     new.rename(place)
@@ -147,49 +150,3 @@ def _matching(work: Path, patterns: Sequence[str]) -> list[Path]:
             raise BadInput.at("setup.key", f"{pattern!r} is not a pattern of files in the checkout")
         found.update(path for path in work.glob(pattern) if ".git" not in path.parts)
     return sorted(found)
-
-
-def _copy_all(names: Sequence[str], source: Path, target: Path) -> None:
-    """Copy directories from one place to another. Those that do not exist are left out."""
-    for name in names:
-        if _is_real(source, name) and _is_real(target, str(PurePosixPath(name).parent)):
-            shutil.rmtree(target / name, ignore_errors=True)
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            _copy(source / name, target / name)
-
-
-def _is_real(root: Path, name: str) -> bool:
-    """Whether no part of a path is a link, which could lead to anywhere."""
-    path = root
-    for part in PurePosixPath(name).parts:
-        path /= part
-        if path.is_symlink():
-            return False
-    return path.is_dir() or not path.exists()
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy a directory: links as links, without devices, owners and special rights."""
-    folders = []
-    pending = [source]
-    while pending:
-        folder = pending.pop()
-        new = target / folder.relative_to(source)
-        new.mkdir(exist_ok=True)
-        folders.append((new, folder.stat()))
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_symlink():
-                    (new / entry.name).symlink_to(Path(entry.path).readlink())
-                elif entry.is_dir():
-                    pending.append(Path(entry.path))
-                elif entry.is_file():
-                    shutil.copyfile(entry.path, new / entry.name)
-                    _copy_times(new / entry.name, entry.stat())
-    for new, status in reversed(folders):
-        _copy_times(new, status)
-
-
-def _copy_times(path: Path, status: os.stat_result) -> None:
-    path.chmod(stat.S_IMODE(status.st_mode) & 0o777 | 0o200)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))

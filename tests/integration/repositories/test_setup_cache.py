@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from support.git_repositories import write
 from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.workers.repositories.disk_usage import cache_entries
 from mulligan.workers.repositories.setup_cache import SetupCache, SetupCommands
+from mulligan.workers.sandbox.copied_directories import copy_directory
 from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.private import private_directory
 
@@ -138,6 +140,57 @@ def test_links_in_place_of_directories_are_not_followed(
     # A key that is a link to elsewhere is not read.
     (second / "a.lock").symlink_to(secret / "sub/file")
     prepare(cache, second, SetupCommands(commands=(("true",),), cache=("z",), key=("*.lock",)))
+
+
+def test_a_link_in_place_of_a_cached_directory_is_replaced(
+    cache: SetupCache, work: Path, second: Path, tmp_path: Path
+) -> None:
+    # The agent's commit has a link to a directory of the worker where the setup makes one.
+    outside = tmp_path / "outside"
+    write(outside, {"made": "mine"})
+    setup = SetupCommands(
+        commands=(("sh", "-c", "mkdir -p out/sub; echo theirs > out/made; date > out/sub/x"),),
+        cache=("out", "out/sub"),
+    )
+    assert not prepare(cache, work, setup)
+    (second / "out").symlink_to(outside)
+    assert prepare(cache, second, setup, keep=False)
+    assert (outside / "made").read_text() == "mine"
+    assert [each.name for each in outside.iterdir()] == ["made"]
+    assert not (second / "out").is_symlink()
+    assert (second / "out/made").read_text() == "theirs\n"
+    # A file in its place is replaced, too.
+    write(tmp_path, {"third/out": "a file"})
+    assert prepare(cache, tmp_path / "third", setup, keep=False)
+    assert (tmp_path / "third/out/sub/x").is_file()
+
+
+@pytest.mark.parametrize("swap", ["out", "sub"])
+def test_a_link_that_appears_while_directories_are_copied_is_not_followed(
+    swap: str, work: Path, second: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    write(work, {"out/sub/file": "x"})
+
+    def swapped(name: str, *rest: Any, dir_fd: int) -> None:
+        mkdir(name, *rest, dir_fd=dir_fd)
+        if name == swap:
+            os.rename(name, f"{name}.old", src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+            os.symlink(outside, name, dir_fd=dir_fd)
+
+    mkdir = os.mkdir
+    monkeypatch.setattr(os, "mkdir", swapped)
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        copy_directory("out", work, second, aside=second.parent)
+    assert list(outside.iterdir()) == []
+
+
+def test_directories_without_end_are_not_copied(work: Path, second: Path) -> None:
+    deep = work / "out" / "/".join("d" * 200)
+    deep.mkdir(parents=True)
+    with pytest.raises(OSError, match="more than 100 levels"):
+        copy_directory("out", work, second, aside=second.parent)
 
 
 def test_the_cache_has_a_limit(work: Path, tmp_path: Path) -> None:
