@@ -54,30 +54,28 @@ class SetupCache:
         setup: SetupCommands,
         *,
         limits: Limits,
-        root: Path | None = None,
         read: Sequence[Path] = (),
         keep: bool = True,
     ) -> bool:
         """Prepare the checkout in ``work``; return whether that was done by copying.
 
-        ``root``: what gets HOME and TMPDIR of the commands; by default the private directory that
-        ``work`` is in. ``read``: more that they may read. ``keep``: whether what they make is kept
-        for others. It must be False in a checkout that an agent changed: what it did to a script
-        would be in every later checkout. Raise VerifierError if a command fails, and BadInput for
+        ``work`` is in a private directory.
+        ``read``: more that the commands may read. ``keep``: whether what they make is kept for
+        others. It must be False in a checkout that an agent changed: what it did to a script would
+        be in every later checkout. Raise VerifierError if a command fails, and BadInput for
         directories outside of the checkout.
         """
         for name in setup.cache:
             if escapes(name) or ".git" in PurePosixPath(name).parts:
                 raise BadInput.at("setup.cache", f"{name!r} is not a directory of the checkout")
         place = self._cache / SETUPS / _key(work, setup)
-        private = root or work.parent
         if setup.cache:
             with shared_lock(_lock(place), wait=_WAIT_SECONDS):
                 if place.is_dir():
                     for name in setup.cache:
-                        copy_directory(name, place, work, aside=private)
+                        copy_directory(name, place, work, aside=work.parent)
                     return True
-        _run_all(work, setup, limits, private, read)
+        _run_all(work, setup, limits, read)
         if setup.cache and keep:
             self._store(work, setup.cache, place)
         return False
@@ -100,9 +98,10 @@ def _lock(place: Path) -> Path:
     return place.with_name(f"{place.name}.lock")
 
 
-def _run_all(
-    work: Path, setup: SetupCommands, limits: Limits, private: Path, read: Sequence[Path]
-) -> None:
+def _run_all(work: Path, setup: SetupCommands, limits: Limits, read: Sequence[Path]) -> None:
+    # Not the home of agents and verifiers: they would run what an agent's script left there, and
+    # the worker writes files of the operator into it.
+    private = work.parent / "setup"
     for argv in setup.commands:
         done = run(
             argv,

@@ -16,6 +16,7 @@ from mulligan.workers.repositories.setup_cache import SetupCache, SetupCommands
 from mulligan.workers.sandbox.copied_directories import copy_directory
 from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.private import private_directory
+from mulligan.workers.sandbox.subprocesses import clean_environment
 
 SCRIPT = """
 mkdir -p modules/bin .cache/deep
@@ -140,6 +141,15 @@ def test_links_in_place_of_directories_are_not_followed(
     # A key that is a link to elsewhere is not read.
     (second / "a.lock").symlink_to(secret / "sub/file")
     prepare(cache, second, SetupCommands(commands=(("true",),), cache=("z",), key=("*.lock",)))
+
+
+def test_agents_and_verifiers_do_not_get_the_home_of_a_setup(
+    cache: SetupCache, work: Path
+) -> None:
+    script = 'echo x > "$HOME/.profile"; echo x > "$TMPDIR/junit.xml"; ln -s / "$HOME/.config"'
+    prepare(cache, work, SetupCommands(commands=(("sh", "-c", script),)))
+    env = clean_environment(work.parent)
+    assert [*Path(env["HOME"]).iterdir(), *Path(env["TMPDIR"]).iterdir()] == []
 
 
 def test_a_link_in_place_of_a_cached_directory_is_replaced(
