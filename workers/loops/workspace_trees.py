@@ -89,7 +89,9 @@ class WorkspaceTrees:
         wanted = SetupCommands(
             commands=commands, cache=setup.cache, key=setup.key, timeout=setup.timeout
         )
-        self.setups.prepare(work, wanted, limits=self.limits, keep=keep)
+        # A branch has one loop, and a loop one tenant.
+        owner = f"{self.open(workspace.git or '').identity} {workspace.branch or ''}"
+        self.setups.prepare(work, wanted, owner=owner, limits=self.limits, keep=keep)
 
 
 class BlobsAndTrees:

@@ -22,7 +22,7 @@ from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.subprocesses import Completed, clean_environment, run, signal_name
 
 MOST_BYTES = 10_000_000_000
-_VERSION = b"1"
+_VERSION = b"2"
 _LAST_LINES = 20
 _LARGEST_KEY_FILE = 64 << 20
 _WAIT_SECONDS = 600.0
@@ -53,13 +53,15 @@ class SetupCache:
         work: Path,
         setup: SetupCommands,
         *,
+        owner: str,
         limits: Limits,
         read: Sequence[Path] = (),
         keep: bool = True,
     ) -> bool:
         """Prepare the checkout in ``work``; return whether that was done by copying.
 
-        ``work`` is in a private directory.
+        ``work`` is in a private directory. ``owner``: whose it is. What is prepared for one owner
+        is never used for another, because the key need not name the scripts that commands run.
         ``read``: more that the commands may read. ``keep``: whether what they make is kept for
         others. It must be False in a checkout that an agent changed: what it did to a script would
         be in every later checkout. Raise VerifierError if a command fails, and BadInput for
@@ -68,7 +70,7 @@ class SetupCache:
         for name in setup.cache:
             if escapes(name) or ".git" in PurePosixPath(name).parts:
                 raise BadInput.at("setup.cache", f"{name!r} is not a directory of the checkout")
-        place = self._cache / SETUPS / _key(work, setup)
+        place = self._cache / SETUPS / _key(work, setup, owner)
         if setup.cache:
             with shared_lock(_lock(place), wait=_WAIT_SECONDS):
                 if place.is_dir():
@@ -126,10 +128,10 @@ def _explain(argv: Sequence[str], done: Completed, timeout: float) -> str:
     return "\n".join([f"the setup command `{shlex.join(argv)}` {how}", *lines])
 
 
-def _key(work: Path, setup: SetupCommands) -> str:
-    """Return a hash of the commands and of the files that the result depends on."""
+def _key(work: Path, setup: SetupCommands, owner: str) -> str:
+    """Return a hash of the owner, the commands and the files that the result depends on."""
     digest = hashlib.sha256(_VERSION)
-    for text in (repr(setup.commands), repr(setup.cache)):
+    for text in (owner, repr(setup.commands), repr(setup.cache)):
         digest.update(text.encode("utf-8", "surrogateescape") + b"\0")
     for path in _matching(work, setup.key):
         name = os.fsencode(path.relative_to(work))

@@ -51,7 +51,7 @@ def cache(tmp_path: Path) -> SetupCache:
 
 
 def prepare(cache: SetupCache, work: Path, setup: SetupCommands = SETUP, **options: Any) -> bool:
-    return cache.prepare(work, setup, limits=Limits(), **options)
+    return cache.prepare(work, setup, limits=Limits(), **{"owner": "/repo main", **options})
 
 
 def test_a_setup_runs_once(cache: SetupCache, work: Path, second: Path) -> None:
@@ -81,6 +81,17 @@ def test_another_lock_file_or_command_is_another_setup(
     assert prepare(cache, second, quick)
     other = SetupCommands(commands=(("mkdir", "out2"),), cache=("out",), key=("*.lock",))
     assert not prepare(cache, second, other)
+
+
+def test_what_one_repository_prepares_is_not_used_for_another(
+    cache: SetupCache, work: Path, second: Path
+) -> None:
+    setup = SetupCommands(commands=(("sh", "setup.sh"),), cache=("out",), key=("*.lock",))
+    for each in (work, second):
+        write(each, {"a.lock": "1\n", "setup.sh": f"mkdir -p out; echo {each.parent.name} > out/x"})
+        assert not prepare(cache, each, setup, owner=str(each))
+        assert (each / "out/x").read_text().strip() == each.parent.name
+        assert prepare(cache, each, setup, owner=str(each))
 
 
 def test_what_an_agent_changed_is_not_kept_for_others(
@@ -143,9 +154,7 @@ def test_links_in_place_of_directories_are_not_followed(
     prepare(cache, second, SetupCommands(commands=(("true",),), cache=("z",), key=("*.lock",)))
 
 
-def test_agents_and_verifiers_do_not_get_the_home_of_a_setup(
-    cache: SetupCache, work: Path
-) -> None:
+def test_agents_and_verifiers_do_not_get_the_home_of_a_setup(cache: SetupCache, work: Path) -> None:
     script = 'echo x > "$HOME/.profile"; echo x > "$TMPDIR/junit.xml"; ln -s / "$HOME/.config"'
     prepare(cache, work, SetupCommands(commands=(("sh", "-c", script),)))
     env = clean_environment(work.parent)
