@@ -80,20 +80,20 @@ class Checkpoints:
     problem: str = ""
 
 
-def checkpoint_lines(found: Sequence[Checkpoint]) -> list[CheckpointLine]:
-    lines, later = list[CheckpointLine](), list[str]()
-    for each in found:
-        restored = restored_by(found, Rollback(id="", to=each.commit))
-        lines.append(
-            CheckpointLine(
-                checkpoint=each,
-                reopens=tuple(reversed(later)),
-                restores=tuple(merge.item for merge in reversed(restored)),
-            )
-        )
-        if each.kind == "merge" and not each.undone:
-            later.append(each.item)
-    return lines
+def checkpoint_lines(
+    found: Sequence[Checkpoint], first: int = 0, last: int | None = None
+) -> list[CheckpointLine]:
+    """Return the lines of some of the checkpoints."""
+    return [_line(found, each) for each in found[first:last]]
+
+
+def _line(found: Sequence[Checkpoint], checkpoint: Checkpoint) -> CheckpointLine:
+    back = Rollback(id="", to=checkpoint.commit)
+    return CheckpointLine(
+        checkpoint=checkpoint,
+        reopens=tuple(each.item for each in reversed(undone_by(found, back, ()))),
+        restores=tuple(each.item for each in reversed(restored_by(found, back))),
+    )
 
 
 def undo_words(items: Sequence[str]) -> str:
@@ -117,12 +117,13 @@ def read_for_loop(
     if snapshot.config.repo is None:
         return None
     view = reader.read(snapshot)
-    lines = checkpoint_lines(view.found or ())
+    found = view.found or ()
     if view.problem is not None:
         problem = unavailable(view.problem, details=caller.runs_fleet)
     else:
         problem = "" if view.found is not None else "the repository has not answered yet"
-    return Checkpoints(lines=lines[:NEWEST], total=len(lines), problem=problem)
+    lines = checkpoint_lines(found, 0, NEWEST)
+    return Checkpoints(lines=lines, total=len(found), problem=problem)
 
 
 def add(router: APIRouter, context: ConsoleContext) -> None:
@@ -152,20 +153,19 @@ def _add_checkpoints(router: APIRouter, context: ConsoleContext) -> None:
     def checkpoints(request: Request, caller: Reader, name: str, start: Start = "") -> HTMLResponse:
         snapshot = visible_loop(context, caller, name).snapshot
         found, problem = _tried(context, caller, lambda: read_checkpoints(loops, snapshot))
-        lines, first = checkpoint_lines(found or ()), int(start or 0)
+        every, first = found or [], int(start or 0)
         base, following = f"/loops/{name}/checkpoints", first + _ROWS
+        lines = checkpoint_lines(every, first, following)
         return page(
             request,
             "checkpoints.html",
             caller=caller,
             l=snapshot.loop,
             pending=pending_rollback(snapshot.loop),
-            checkpoints=Checkpoints(
-                lines=lines[first:following], total=len(lines), first=first, problem=problem
-            ),
+            checkpoints=Checkpoints(lines=lines, total=len(every), first=first, problem=problem),
             first=first,
             previous=address(base, start=str(max(0, first - _ROWS) or "")) if first else None,
-            following=address(base, start=str(following)) if following < len(lines) else None,
+            following=address(base, start=str(following)) if following < len(every) else None,
         )
 
     @router.get("/loops/{name}/checkpoints/{commit}")
@@ -179,10 +179,8 @@ def _add_checkpoints(router: APIRouter, context: ConsoleContext) -> None:
 
         def read() -> tuple[CheckpointLine, WorkDiff]:
             found = read_checkpoints(loops, snapshot)
-            whole = find_checkpoint(found, commit).commit
-            lines = checkpoint_lines(found)
-            line = next(each for each in lines if each.checkpoint.commit == whole)
-            return line, checkpoint_diff(loops, snapshot, whole)
+            chosen = find_checkpoint(found, commit)
+            return _line(found, chosen), checkpoint_diff(loops, snapshot, chosen.commit)
 
         found, problem = _tried(context, caller, read)
         line, diff = found or (None, None)

@@ -87,21 +87,22 @@ def in_effect(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
 def undone_by(
     checkpoints: Sequence[Checkpoint], rollback: Rollback, specs: Sequence[ItemSpec]
 ) -> list[Checkpoint]:
-    """Return the merges that a rollback undoes, the newest first. Raises NotPossible."""
-    merges = in_effect(checkpoints)
+    """Return the merges that a rollback undoes, the newest first. Raises NotPossible.
+
+    Those that count now and did not at its checkpoint: merged later, or brought back later.
+    """
+    found = in_effect(checkpoints)
     if rollback.item is not None:
-        if all(each.item != rollback.item for each in merges):
+        if all(each.item != rollback.item for each in found):
             raise NotPossible(f"{rollback.item} is not merged: there is nothing to roll back")
         items = dependents(rollback.item, specs)
-        found = [each for each in merges if each.item in items]
-        if rollback.to is not None:
-            later = _after(checkpoints, rollback.to)
-            found = [each for each in found if each.commit in later]
-        return found
-    if rollback.to is None:
+        found = [each for each in found if each.item in items]
+    elif rollback.to is None:
         raise NotPossible("name a checkpoint or an item")
-    later = _after(checkpoints, rollback.to)
-    return [each for each in merges if each.commit in later]
+    if rollback.to is not None:
+        then = {each.commit for each in in_effect(_at(checkpoints, rollback.to))}
+        found = [each for each in found if each.commit not in then]
+    return found
 
 
 def restored_by(checkpoints: Sequence[Checkpoint], rollback: Rollback) -> list[Checkpoint]:
@@ -111,18 +112,16 @@ def restored_by(checkpoints: Sequence[Checkpoint], rollback: Rollback) -> list[C
     """
     if rollback.item is not None or rollback.to is None:
         return []
-    later = _after(checkpoints, rollback.to)
-    then = marked([each for each in checkpoints if each.commit not in later])
-    undone = {each.commit for each in checkpoints if each.undone}
-    return [each for each in in_effect(then) if each.commit in undone]
+    now = {each.commit for each in in_effect(checkpoints)}
+    return [each for each in in_effect(_at(checkpoints, rollback.to)) if each.commit not in now]
 
 
-def _after(checkpoints: Sequence[Checkpoint], commit: str) -> set[str]:
-    """Return the commits that came after a checkpoint."""
+def _at(checkpoints: Sequence[Checkpoint], commit: str) -> list[Checkpoint]:
+    """Return the checkpoints as they were when this one was the newest. Raises NotPossible."""
     commits = [each.commit for each in checkpoints]
     if commit not in commits:
         raise NotPossible(f"{commit} is not a checkpoint of the loop")
-    return set(commits[: commits.index(commit)])
+    return marked(checkpoints[commits.index(commit) :])
 
 
 def dependents(item: str, specs: Sequence[ItemSpec]) -> frozenset[str]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.loop_snapshots import snapshot, specs_of
 
 from mulligan.policies.loops.checkpoints import (
     Checkpoint,
     Rollback,
     dependents,
+    in_effect,
     missing_merges,
     reopen,
+    restored_by,
     undone_by,
 )
 from mulligan.policies.loops.commands import NotPossible
@@ -19,6 +25,7 @@ from mulligan.tasks.loops.rollback import checkpoints_of
 from mulligan.tasks.ports.repositories import (
     ATTEMPT_TRAILER,
     ITEM_TRAILER,
+    RESTORED_TRAILER,
     ROLLBACK_TRAILER,
     UNDONE_TRAILER,
     BranchCommit,
@@ -30,7 +37,7 @@ SPECS = specs_of({"a": (), "b": (), "c": ("a",)})
 
 def commit(number: int, **trailers: str) -> BranchCommit:
     names = {"attempt": ATTEMPT_TRAILER, "item": ITEM_TRAILER, "rollback": ROLLBACK_TRAILER,
-             "undone": UNDONE_TRAILER}  # fmt: skip
+             "undone": UNDONE_TRAILER, "restored": RESTORED_TRAILER}  # fmt: skip
     return BranchCommit(
         commit=f"c{number}",
         tree=f"t{number}",
@@ -153,3 +160,96 @@ def test_an_item_that_passed_without_a_merge_is_found() -> None:
     )
     history = checkpoints_of(HISTORY[2:], "alpha")
     assert missing_merges(found, history) == ["c"]
+
+
+# -- any history -----------------------------------------------------------------------------------
+
+_ITEMS = ("a", "b", "c", "d")
+_CHAIN = specs_of({"a": (), "b": ("a",), "c": ("b",), "d": ()})
+_STEPS = st.lists(
+    st.tuples(st.just("merge"), st.sampled_from(_ITEMS))
+    | st.tuples(st.just("item"), st.sampled_from(_ITEMS))
+    | st.tuples(st.just("to"), st.integers(0, 30)),
+    max_size=25,
+)
+
+
+@dataclass
+class BranchModel:
+    """A branch whose trees are sets of merges: each merge has a file of its own."""
+
+    history: list[BranchCommit] = field(default_factory=lambda: [commit(0)])
+    trees: dict[str, frozenset[str]] = field(default_factory=lambda: {"c0": frozenset()})
+
+    @property
+    def tree(self) -> frozenset[str]:
+        return self.trees[self.history[0].commit]
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        return checkpoints_of(self.history, "alpha")
+
+    def land(self, tree: frozenset[str], **trailers: str) -> None:
+        new = commit(len(self.history), **trailers)
+        self.history.insert(0, new)
+        self.trees[new.commit] = tree
+
+    def merge(self, item: str) -> None:
+        number = len(self.history)
+        self.land(self.tree | {f"c{number}"}, attempt=f"job-{number}/1", item=f"alpha/{item}")
+
+    def undo(self, item: str) -> None:
+        gone = dependents(item, _CHAIN)
+        out = {each.commit for each in self.checkpoints if each.item in gone}
+        self.roll_back(Rollback(id="r", item=item), self.tree - out)
+
+    def go_back(self, place: int) -> None:
+        found = self.checkpoints
+        to = found[place % len(found)].commit
+        self.roll_back(Rollback(id="r", to=to), self.trees[to])
+
+    def roll_back(self, rollback: Rollback, tree: frozenset[str]) -> None:
+        found = self.checkpoints
+        undone, restored = undone_by(found, rollback, _CHAIN), restored_by(found, rollback)
+        assert {each.commit for each in undone} == self.tree - tree
+        assert {each.commit for each in restored} == tree - self.tree
+        self.land(
+            tree,
+            rollback="r",
+            undone=" ".join(each.attempt_name for each in undone),
+            restored=" ".join(each.attempt_name for each in restored),
+        )
+
+
+@given(_STEPS)
+def test_what_counts_as_merged_is_what_the_tree_has(steps: list[tuple[str, str | int]]) -> None:
+    model = BranchModel()
+    for action, value in steps:
+        if action == "merge":
+            model.merge(str(value))
+        elif action == "to":
+            model.go_back(int(value))
+        elif any(each.item == value for each in in_effect(model.checkpoints)):
+            model.undo(str(value))
+        found = model.checkpoints
+        assert {each.commit for each in in_effect(found)} == model.tree
+        merged = {each.item for each in found if each.commit in model.tree}
+        passed = snapshot(
+            dict.fromkeys(_ITEMS, ()),
+            {name: ItemRecord(state="passed", runs=1, job_id="job") for name in _ITEMS},
+        )
+        assert missing_merges(passed, found) == [each for each in _ITEMS if each not in merged]
+
+
+def test_what_was_brought_back_later_is_undone_by_going_back_before_that() -> None:
+    """Given b undone (c6), brought back (c7) and c merged, when going back to c6."""
+    found = checkpoints_of(
+        (
+            commit(8, attempt="job-c2/1", item="alpha/c"),
+            commit(7, rollback="r2", restored="job-b/2"),
+            commit(6, rollback="r1", undone="job-b/2"),
+            *HISTORY[1:],
+        ),
+        "alpha",
+    )
+    assert names(undone_by(found, Rollback(id="r3", to="c6"), SPECS)) == ["c", "b"]
