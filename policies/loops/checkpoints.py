@@ -95,7 +95,7 @@ def undone_by(
     if rollback.item is not None:
         if all(each.item != rollback.item for each in found):
             raise NotPossible(f"{rollback.item} is not merged: there is nothing to roll back")
-        items = dependents(rollback.item, specs)
+        items = dependents({rollback.item}, specs)
         found = [each for each in found if each.item in items]
     elif rollback.to is None:
         raise NotPossible("name a checkpoint or an item")
@@ -124,9 +124,9 @@ def _at(checkpoints: Sequence[Checkpoint], commit: str) -> list[Checkpoint]:
     return marked(checkpoints[commits.index(commit) :])
 
 
-def dependents(item: str, specs: Sequence[ItemSpec]) -> frozenset[str]:
-    """Return an item and all that depend on it, directly or through others."""
-    found, grown = {item}, True
+def dependents(items: Collection[str], specs: Sequence[ItemSpec]) -> frozenset[str]:
+    """Return items and all that depend on them, directly or through others."""
+    found, grown = {*items}, True
     while grown:
         more = {spec.id for spec in specs if spec.id not in found and found & set(spec.depends_on)}
         grown = bool(more)
@@ -146,29 +146,30 @@ def reopen(
 
     One that runs and was merged a moment ago runs again, too. Another job of it is left alone.
     ``restored``: items whose merges are back. They run again to find that they are done. So do
-    those that were skipped because other work had done them: it may be gone.
+    those that were skipped because other work had done them: it may be gone. What runs and depends
+    on any of these was begun with work that is not there any more, and waits for it again.
     """
-    items, cancel = dict[str, ItemRecord](), list[str]()
-    for item, job_id in undone.items():
-        record = snapshot.record(item)
-        if snapshot.spec(item) is None:
-            continue
-        if record.state == "running" and record.job_id == job_id:
-            cancel.append(job_id)
-        elif record.state != "passed":
-            continue
-        items[item] = ItemRecord(state="pending", since=now, runs=record.runs)
-    for spec in snapshot.specs:
-        record = snapshot.record(spec.id)
-        back = spec.id in restored and record.state in ("running", "failed", "quarantined")
-        done_before = record.state == "skipped" and record.reason == ALREADY_DONE
-        if spec.id in items or not (back or done_before):
-            continue
-        if record.state == "running":
-            cancel.append(record.job_id)
-        items[spec.id] = ItemRecord(state="pending", since=now, runs=record.runs)
+    records = {spec.id: snapshot.record(spec.id) for spec in snapshot.specs}
+    again = {
+        item
+        for item, record in records.items()
+        if (record.state == "passed" and item in undone)
+        or (record.state == "running" and undone.get(item) == record.job_id)
+        or (record.state in ("running", "failed", "quarantined") and item in restored)
+        or (record.state == "skipped" and record.reason == ALREADY_DONE)
+    }
+    later = dependents(again, snapshot.specs)
+    again |= {item for item in later if records[item].state == "running"}
+    reopened = {item: record for item, record in records.items() if item in again}
     return LoopChange(
-        items=items, cancel=tuple(cancel), forget=tuple(items), rollback="", note=note
+        items={
+            item: ItemRecord(state="pending", since=now, runs=record.runs)
+            for item, record in reopened.items()
+        },
+        cancel=tuple(each.job_id for each in reopened.values() if each.state == "running"),
+        forget=tuple(reopened),
+        rollback="",
+        note=note,
     )
 
 

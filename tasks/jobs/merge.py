@@ -147,12 +147,21 @@ def merge_attempt(
             return made
         if not held.is_sure():
             raise CallCancelled("the lease is lost, so the work must not be merged")
+        # In this order: the rollback's end and the cancellations that follow from it are one write.
+        if _rolls_back(context, claim.job.labels["loop"]):
+            raise WorkspaceUnavailable("a rollback of the loop is being made")
         if _has_ended(context, claim.job_id):  # a person cancelled it, which ends no lease
             raise WorkspaceUnavailable("the job has ended, so the work must not be merged")
         if repository.land(space.branch, old=tip, new=made, fence=fence) is not None:
             context.step("merge_landed", claim.lease.entry)
             return _merged(made, space, "merged", warnings)
     raise RepositoryUnavailable(f"{space.branch} was changed {_TRIES} times during the merge")
+
+
+def _rolls_back(context: AttemptContext, loop: str) -> bool:
+    """Whether a rollback is pending. What it undoes may be what this work was built on."""
+    reading = context.ledger.read_loop(loop)
+    return reading is not None and bool(reading.snapshot.loop.rollback)
 
 
 def _has_ended(context: AttemptContext, job_id: str) -> bool:

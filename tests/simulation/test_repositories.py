@@ -408,8 +408,9 @@ def test_a_rollback_that_was_refused_is_not_made_later() -> None:
 
 
 def test_work_in_flight_does_not_bring_back_what_was_rolled_back() -> None:
+    """Given b, which does not depend on a, but was begun with its work."""
     with _deployment() as simulation:
-        _create(simulation, make_change("a"), make_change("b", "a", seconds=12))
+        _create(simulation, make_change("a"), make_change("b", seconds=12), concurrency=1)
         simulation.run(6)
         assert _states(simulation) == {"a": "passed", "b": "running"}
         simulation.fleet.loops.move("alpha", "pause")
@@ -418,6 +419,25 @@ def test_work_in_flight_does_not_bring_back_what_was_rolled_back() -> None:
         assert _on_branch(simulation) == ["b"]
         simulation.fleet.loops.move("alpha", "resume")
         simulation.run(30)
+        assert _states(simulation) == {"a": "passed", "b": "passed"}
+        simulation.check()
+
+
+@pytest.mark.parametrize("seconds", [0, 4, 8, 12])
+@pytest.mark.parametrize("target", [{"item": "a"}, {"place": 0.99}])
+def test_work_that_depends_on_what_was_rolled_back_is_merged_after_it(
+    target: dict[str, Any], seconds: float
+) -> None:
+    """Also if it could land after the rollback, before the states are written."""
+    with _deployment() as simulation:
+        _create(simulation, make_change("a"), make_change("b", "a", seconds=6))
+        simulation.run(6)
+        assert _states(simulation) == {"a": "passed", "b": "running"}
+        simulation.fault("slow", "rollback_landed", seconds=seconds)
+        simulation.fleet.loops.roll_back("alpha", **target)
+        simulation.run(80)
+        assert _rollbacks(simulation) == 1
+        assert _merges(simulation) == ["a", "a", "b"]
         assert _states(simulation) == {"a": "passed", "b": "passed"}
         simulation.check()
 

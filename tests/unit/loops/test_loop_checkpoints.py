@@ -124,7 +124,7 @@ def test_work_that_is_merged_again_after_a_rollback_counts() -> None:
 
 def test_dependents_are_found_through_others() -> None:
     specs = specs_of({"a": (), "b": ("a",), "c": ("b",), "d": ()})
-    assert dependents("a", specs) == {"a", "b", "c"}
+    assert dependents({"a"}, specs) == {"a", "b", "c"}
 
 
 def test_only_items_of_the_undone_jobs_run_again() -> None:
@@ -147,6 +147,27 @@ def test_only_items_of_the_undone_jobs_run_again() -> None:
     assert change.cancel == ("job-b",), "it was merged, but could not say so yet"
     assert change.rollback == ""
     assert change.items["a"].runs == 1
+
+
+def test_what_runs_and_depends_on_an_undone_item_waits_for_it_again() -> None:
+    """Also through an item that was skipped. What has ended, and what is apart, stays."""
+    found = snapshot(
+        {"a": (), "b": ("a",), "c": ("b",), "d": ("a",), "e": ()},
+        {
+            "a": ItemRecord(state="passed", runs=1, job_id="job-a"),
+            "b": ItemRecord(state="skipped", reason="by ada"),
+            "c": ItemRecord(state="running", runs=3, job_id="job-c"),
+            "d": ItemRecord(state="failed", runs=1, job_id="job-d"),
+            "e": ItemRecord(state="running", runs=1, job_id="job-e"),
+        },
+    )
+    change = reopen(found, {"a": "job-a"}, now=5.0, note="back")
+    assert {name: record.state for name, record in change.items.items()} == {
+        "a": "pending",
+        "c": "pending",
+    }
+    assert (change.cancel, change.forget) == (("job-c",), ("a", "c"))
+    assert change.items["c"].runs == 3
 
 
 def test_an_item_that_passed_without_a_merge_is_found() -> None:
@@ -199,7 +220,7 @@ class BranchModel:
         self.land(self.tree | {f"c{number}"}, attempt=f"job-{number}/1", item=f"alpha/{item}")
 
     def undo(self, item: str) -> None:
-        gone = dependents(item, _CHAIN)
+        gone = dependents({item}, _CHAIN)
         out = {each.commit for each in self.checkpoints if each.item in gone}
         self.roll_back(Rollback(id="r", item=item), self.tree - out)
 
