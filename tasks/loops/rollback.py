@@ -7,6 +7,7 @@ that a rollback that a crash interrupts goes on where it was.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +45,8 @@ _LATEST = 253_370_764_800.0
 #: Tries while others write to the branch.
 _TRIES = 10
 _PLANNER = Requester(by="rollback")
+#: An attempt's number. Anybody who can commit to the branch can write something else there.
+_NUMBER = re.compile("[0-9]{1,9}")
 
 
 class NoSuchCheckpoint(BadInput):
@@ -97,7 +100,7 @@ def _checkpoint(commit: BranchCommit, loop: str) -> Checkpoint:
     trailers = commit.trailers
     owner, _, item = trailers.get(ITEM_TRAILER, "").rpartition("/")
     job_id, _, number = trailers.get(ATTEMPT_TRAILER, "").rpartition("/")
-    merge = owner == loop and bool(job_id) and number.isdigit()
+    merge = owner == loop and bool(job_id) and _NUMBER.fullmatch(number) is not None
     kind: CheckpointKind = "merge" if merge else "other"
     if not merge and ROLLBACK_TRAILER in trailers:
         kind = "rollback"

@@ -81,6 +81,12 @@ def test_merges_of_another_loop_are_somebody_elses_commits() -> None:
     assert checkpoints_of((other, *HISTORY), "alpha")[0].kind == "other"
 
 
+@pytest.mark.parametrize("number", ["²", "٣", "", "-1", "9" * 5000])
+def test_a_commit_with_a_number_that_is_none_is_somebody_elses(number: str) -> None:
+    odd = commit(6, attempt=f"job-z/{number}", item="alpha/z")
+    assert checkpoints_of((odd, *HISTORY), "alpha")[0].kind == "other"
+
+
 @pytest.mark.parametrize(
     ("rollback", "undone"),
     [
