@@ -6,7 +6,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.cycles.guardrail import Guardrail
@@ -28,6 +28,7 @@ from mulligan.workers.admission.intake import (
     outcome_problem,
     resolve_command,
 )
+from mulligan.workers.admission.loop_authority import config_problems
 from mulligan.workers.alerts.webhooks import Webhooks
 from mulligan.workers.celery.broker.queues import missing_pools
 from mulligan.workers.celery.leases import LeaseKeeper
@@ -213,7 +214,12 @@ def build_services(
         exempt=exempt,
         resolve=trees.resolve,
     )
-    loops = _loop_context(settings, live, ledger, intake=intake, publish=publish, trees=trees)
+    loops = replace(
+        _loop_context(settings, live, ledger, intake=intake, publish=publish, trees=trees),
+        check_config=lambda config: config_problems(
+            config, settings=settings, local_paths=local_paths
+        ),
+    )
     return Services(
         settings=settings,
         live=live,

@@ -55,7 +55,10 @@ def read_loop_body(context: ConsoleContext, body: Any) -> LoopBody:
     known = LoopOptions.model_fields
     options = _read(LoopOptions, {name: fields[name] for name in known if name in fields})
     rest = {name: value for name, value in fields.items() if name not in known}
-    rules = loop_rules(context.settings, context.services.intake.problems)
+    services = context.services
+    rules = loop_rules(
+        context.settings, services.intake.problems, config=services.loops.check_config
+    )
     templates = context.settings.loop_templates
     return LoopBody(read_template(rest, templates=templates, rules=rules), options)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -33,6 +34,7 @@ from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.loops.change import OWN_WORKSPACE
 from mulligan.workers.admission.intake import offline_rules
+from mulligan.workers.admission.loop_authority import config_problems
 from mulligan.workers.loops.prices import token_price
 from mulligan.workers.settings.model import Settings
 
@@ -53,6 +55,8 @@ class LoopRules:
     check: Check
     #: Whether the cost of a runner's answers is known.
     priced: Callable[[RunnerSpec], bool]
+    #: Finds what the loop names that it may not.
+    config: Callable[[LoopConfig], Iterable[Problem]] = lambda _: ()
     #: Finds what is wrong with the loop's repository and its branches.
     repository: Callable[[LoopConfig], Iterable[Problem]] = lambda _: ()
 
@@ -61,11 +65,14 @@ def loop_rules(
     settings: Settings,
     check: Check | None = None,
     repository: Callable[[LoopConfig], Iterable[Problem]] = lambda _: (),
+    config: Callable[[LoopConfig], Iterable[Problem]] | None = None,
 ) -> LoopRules:
     """Return the rules of this installation; by default those for files on this host."""
+    on_this_host = partial(config_problems, settings=settings, local_paths=True)
     return LoopRules(
         check=check or offline_rules(settings).problems,
         priced=lambda runner: token_price(runner, settings) is not None,
+        config=config or on_this_host,
         repository=repository,
     )
 
@@ -269,10 +276,11 @@ def _price_problems(
 def _repository_problems(
     loop: LoopConfig, rules: LoopRules, malformed: set[str]
 ) -> Iterator[Problem]:
-    if loop.repo is not None and "repo" not in malformed:
-        for problem in rules.repository(loop):
-            if problem.path[0] not in malformed:
-                yield problem
+    if loop.repo is None or "repo" in malformed:
+        return
+    for problem in chain(rules.config(loop), rules.repository(loop)):
+        if problem.path[0] not in malformed:
+            yield problem
 
 
 # -- the job of an item ----------------------------------------------------------------------------

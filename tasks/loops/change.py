@@ -76,6 +76,7 @@ def check_loop(context: LoopContext, document: LoopDocument) -> list[Problem]:
     config = document.loop
     return [
         *(problem.below("loop") for problem in _workspace_problems(context, document)),
+        *(problem.below("loop") for problem in context.check_config(config)),
         *(problem.below("items") for problem in item_set_problems(document.items)),
         *(
             problem.below("items", index)

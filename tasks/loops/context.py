@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.policies.jobs.job import RunnerSpec
 from mulligan.policies.loops.spec import LoopConfig
+from mulligan.policies.problem import Problem
 from mulligan.policies.value import Json
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.ports.ledger import Ledger, Publication
@@ -38,6 +39,8 @@ class LoopContext:
     keep: Callable[[str], None] = lambda _: None
     #: Opens the repository of a loop, or raises BadInput.
     repository: Callable[[str], Repository] = no_repository
+    #: Finds what a loop names that it may not: a command that delivers, a branch that it writes.
+    check_config: Callable[[LoopConfig], Iterable[Problem]] = lambda _: ()
     #: Runs the command that delivers a loop, in a checkout of a commit. Returns its problem.
     run_delivery: Callable[[LoopConfig, str], str] = lambda _config, _commit: ""
     #: Returns how many seconds that may take.

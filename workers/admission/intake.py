@@ -177,13 +177,22 @@ def _check_git(workspace: Workspace, settings: Settings, *, local_paths: bool) -
         )
         found.append(Problem.at("workspace.git", message, "unknown_name"))
     for index, command in enumerate(workspace.setup.run if workspace.setup else ()):
-        if isinstance(command, str) and command not in settings.commands:
-            message = f"no command {command!r}{_hint(command, settings.commands)}"
-            found.append(Problem(message, ("workspace", "setup", "run", index), "unknown_name"))
-        elif not isinstance(command, str) and not inline:
-            message = "only mulligan.toml may define a command: name one from [commands.NAME]"
-            found.append(Problem(message, ("workspace", "setup", "run", index), "not_allowed"))
+        if problem := named_command_problem(command, settings, inline=inline):
+            found.append(problem.below("workspace", "setup", "run", index))
     return found
+
+
+def named_command_problem(
+    command: str | Sequence[str], settings: Settings, *, inline: bool
+) -> Problem | None:
+    """Return the problem of a command that is named, or defined where only names are allowed."""
+    if isinstance(command, str) and command not in settings.commands:
+        message = f"no command {command!r}{_hint(command, settings.commands)}"
+        return Problem(message, code="unknown_name")
+    if not isinstance(command, str) and not inline:
+        message = "only mulligan.toml may define a command: name one from [commands.NAME]"
+        return Problem(message, code="not_allowed")
+    return None
 
 
 def _check_output(path: Path, workspace: Workspace) -> list[Problem]:

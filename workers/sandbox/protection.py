@@ -26,7 +26,7 @@ class Protection:
     """The protected patterns of a workspace. One without a slash matches at any depth."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self._patterns = tuple(_compile(pattern) for pattern in (*_ALWAYS, *patterns))
+        self._patterns = tuple(path_pattern(pattern) for pattern in (*_ALWAYS, *patterns))
 
     def covers(self, name: str) -> bool:
         """Return whether a path relative to the workspace is protected."""
@@ -83,7 +83,7 @@ def _parents(directory: Path, name: str) -> list[Path]:
 
 
 @lru_cache(maxsize=1024)
-def _compile(pattern: str) -> re.Pattern[str]:
+def path_pattern(pattern: str) -> re.Pattern[str]:
     """Translate a pattern: ``**`` crosses directories, ``*`` and ``?`` do not."""
     anchored = pattern.lstrip("/")
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", anchored)

@@ -12,3 +12,5 @@ class LoopSettings(BaseModel):
     loop_slots: int = Field(default=8, ge=1)
     #: The folder of the templates that `POST /api/loops` may name, each a file NAME.yaml.
     loop_templates: Path | None = None
+    #: Patterns of the branches that loops may write that do not come from the command line.
+    loop_branches: tuple[str, ...] = ("mulligan/**",)

@@ -21,7 +21,11 @@ def lint(folder: Path, *items: dict[str, Any], **config: Any) -> list[str]:
     loop = {"name": "a", "runner": {"kind": "scripted", "answers": ["x"]}, **config}
     path = folder / "loop.yaml"
     path.write_text(json.dumps({"loop": loop, "items": list(items) or [ITEM]}))
-    settings = load_settings(allow_inline=True, repositories={"shop": "/nowhere/shop"})
+    settings = load_settings(
+        allow_inline=True,
+        repositories={"shop": "/nowhere/shop"},
+        commands={"publish": {"argv": ["true"]}},
+    )
     rules = loop_rules(settings, repository=lambda loop: local_repository_problems(settings, loop))
     found = lint_loop(str(path), parameters={}, environment={}, rules=rules)
     return [str(each).removeprefix(f"{path}:1: ") for each in found]
@@ -50,6 +54,12 @@ def lint(folder: Path, *items: dict[str, Any], **config: Any) -> list[str]:
             {"repo": "user", "setup": {"run": ["install"]}},
             "loop.setup.run[0]: no command 'install'",
         ),
+        (
+            {"repo": "user", "deliver": {"command": "publsh"}},
+            "loop.deliver.command: no command 'publsh'; did you mean 'publish'?",
+        ),
+        ({"repo": "user", "deliver": {"command": "publish"}}, None),
+        ({"repo": "user", "branch": "mine", "deliver": {"command": ["true"]}}, None),
     ],
 )
 def test_the_repository_of_a_loop_is_checked(
