@@ -202,6 +202,23 @@ class LoopConfig(Value):
         return frozenset(self.auto_heal)
 
 
+def branch_clashes(loop: LoopConfig, other: LoopConfig) -> Iterator[Problem]:
+    """Find why two loops cannot write to one repository. Both may be delivered to one branch."""
+    ours, theirs = loop.target, other.target
+    if ours in (theirs, other.deliver.fast_forward):
+        message = f"{ours} is the branch of another loop: name another branch"
+        yield Problem.at("branch", message)
+    elif ours.startswith(f"{theirs}/") or theirs.startswith(f"{ours}/"):
+        message = (
+            f"git cannot have {ours} beside {theirs}, which is the branch of another loop: name"
+            " another branch"
+        )
+        yield Problem.at("branch", message)
+    if loop.deliver.fast_forward == theirs:
+        message = f"{theirs} is the branch of another loop: name another branch"
+        yield Problem.at("deliver.fast_forward", message)
+
+
 class ItemVerifier(VerifierSpec):
     """A check of an item. ``guard``: it passed before the work and must still pass."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -27,12 +28,13 @@ from mulligan.policies.loops.spec import (
     ItemVerifier,
     LoopConfig,
     LoopDocument,
+    branch_clashes,
     item_job,
     item_set_problems,
     own_verifiers,
     spec_path,
 )
-from mulligan.policies.problem import Problem, first_problems
+from mulligan.policies.problem import Problem, distinct, first_problems
 from mulligan.policies.suggestions import did_you_mean
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.loops.caps import current_caps
@@ -114,26 +116,25 @@ def repository_problems(context: LoopContext, config: LoopConfig) -> list[Proble
             " [repositories] in each mulligan.toml"
         )
         found.append(Problem.at("repo", message))
-    if _is_branch_of_another_loop(context, config, repository):
-        message = f"{config.target} is the branch of another loop: name another branch"
-        found.append(Problem.at("branch", message))
-    return found
+    shared = distinct(_shared_branches(context, config, repository))
+    places = {problem.path for problem in shared}
+    return [*(problem for problem in found if problem.path not in places), *shared]
 
 
-def _is_branch_of_another_loop(
+def _shared_branches(
     context: LoopContext, config: LoopConfig, repository: Repository
-) -> bool:
-    """Whether a rollback of one loop would undo the work of another one."""
+) -> Iterator[Problem]:
+    """Find branches that another loop writes: a rollback of one would undo the work of the other.
+
+    Several loops may be delivered to one branch.
+    """
     for each in context.ledger.loops():
-        repo = each.config.repo
-        if repo is None or each.name == config.name or each.config.target != config.target:
+        repo, clashes = each.config.repo, [*branch_clashes(config, each.config)]
+        if repo is None or each.name == config.name or not clashes:
             continue
-        try:
+        with suppress(BadInput):  # its repository is not there any more
             if repo == config.repo or context.repository(repo).identity == repository.identity:
-                return True
-        except BadInput:  # it is not there any more
-            continue
-    return False
+                yield from clashes
 
 
 def branch_problems(repository: Repository, config: LoopConfig) -> Iterator[Problem]:
@@ -146,8 +147,21 @@ def branch_problems(repository: Repository, config: LoopConfig) -> Iterator[Prob
             " another one there"
         )
         yield Problem.at("branch", message)
+    elif other := repository.in_the_way(config.target):
+        message = (
+            f"git cannot have {config.target} beside the branch {other}: name another branch, or"
+            " rename that one"
+        )
+        yield Problem.at("branch", message)
     if config.sync is not None and repository.resolve(config.sync) is None:
         yield Problem.at("sync", f"{config.repo} has no branch {config.sync!r}")
+    forward = config.deliver.fast_forward
+    if forward == config.target:
+        message = f"{forward} is the loop's own branch: name another one, or leave deliver out"
+        yield Problem.at("deliver.fast_forward", message)
+    elif forward is not None and repository.resolve(f"refs/heads/{forward}") is None:
+        message = f"{config.repo} has no branch {forward!r}: make it first, or name another one"
+        yield Problem.at("deliver.fast_forward", message)
 
 
 def check_item(context: LoopContext, config: LoopConfig, item: ItemSpec) -> list[Problem]:

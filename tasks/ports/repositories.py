@@ -101,6 +101,9 @@ class Repository(Protocol):
     def checked_out(self, branch: str) -> str | None:
         """Return the directory in which a branch is checked out, if it can be seen."""
 
+    def in_the_way(self, branch: str) -> str | None:
+        """Return a branch because of which this one cannot be made: git keeps `a/b` below `a`."""
+
     def tree_of(self, commit: str) -> str:
         """Return the tree of a commit."""
 

@@ -180,13 +180,16 @@ class SimulatedRepository:
 
     def resolve(self, ref: str) -> str | None:
         def effect() -> str | None:
-            name = MAIN if ref == "HEAD" else ref
+            name = MAIN if ref == "HEAD" else ref.removeprefix("refs/heads/")
             return self.model.tip(name) or (ref if ref in self.model.commits else None)
 
         return self._call("resolve", ref, effect)
 
     def checked_out(self, branch: str) -> str | None:
         return self._call("checked_out", branch, lambda: None)
+
+    def in_the_way(self, branch: str) -> str | None:
+        return self._call("in_the_way", branch, lambda: None)
 
     def tree_of(self, commit: str) -> str:
         return self._call("tree_of", commit[:10], lambda: self.model.commits[commit].tree)

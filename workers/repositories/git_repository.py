@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +101,10 @@ class GitRepository(abc.ABC):
     def _below(self, start: str) -> dict[str, str]:
         """Return the references that begin so, with their commits, which are here then."""
 
+    @abc.abstractmethod
+    def _names_below(self, start: str) -> Collection[str]:
+        """Return the references that begin so."""
+
     def saved(self, loop: str, item: str | None = None) -> Sequence[SavedWork]:
         return self._dated(self._below(refs_below(ATTEMPTS, loop, item)))
 
@@ -161,9 +165,23 @@ class GitRepository(abc.ABC):
             if tip is not None:
                 return tip
             self.require(start)
-            if self.move([RefMove(ref, None, start)]):
-                return start
+            try:
+                if self.move([RefMove(ref, None, start)]):
+                    return start
+            except MoveRefused as error:
+                if other := self.in_the_way(branch):
+                    raise RepositoryUnavailable(
+                        f"{self.name}: git cannot have the branch {branch} beside {other}: rename"
+                        f" that one there (`git branch -m {other} NAME`)"
+                    ) from error
+                raise
         raise RepositoryUnavailable(f"{self.name}: the branch {branch} is made and removed again")
+
+    def in_the_way(self, branch: str) -> str | None:
+        parts = branch.split("/")
+        above = [branch_ref("/".join(parts[:end])) for end in range(1, len(parts))]
+        found = [*self.read_refs(above), *self._names_below(f"{branch_ref(branch)}/")]
+        return found[0].removeprefix("refs/heads/") if found else None
 
     def take_fence(self, loop: str) -> Fence:
         ref = fence_ref(loop)
@@ -198,8 +216,8 @@ class GitRepository(abc.ABC):
         if place is not None:
             raise RepositoryUnavailable(
                 f"{self.name}: the branch {branch} is checked out in {place}: check out another"
-                " branch there (`git switch`), remove that worktree (`git worktree remove`; `git"
-                " worktree prune` if its directory is gone), or name another branch for the loop"
+                " branch there (`git switch`), or remove that worktree (`git worktree remove`; `git"
+                " worktree prune` if its directory is gone)"
             )
 
     def _unique_commit(self) -> str:

@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -193,6 +193,9 @@ class LocalRepository(GitRepository):
         options = ["--format=%(objectname) %(refname)", start]
         lines = self._refs.read("for-each-ref", *options).lines
         return {ref: oid for oid, _, ref in (line.partition(" ") for line in lines)}
+
+    def _names_below(self, start: str) -> Collection[str]:
+        return self._below(start)
 
     def _write(self, moves: Sequence[RefMove], source: Git | None, known: Sequence[str]) -> None:
         if source is not None:

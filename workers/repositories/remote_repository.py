@@ -108,11 +108,14 @@ class RemoteRepository(GitRepository):
 
     def _below(self, start: str) -> dict[str, str]:
         for _ in range(_MOST_FETCHES):
-            listed = self._mirror.remote_refs([f"{start}*"])
-            found = {ref: oid for ref, oid in listed.items() if ref.startswith(start)}
+            found = self._names_below(start)
             if self._mirror.have(found, fetch=[f"+{start}*:{start}*"]):
                 return found
         raise RepositoryUnavailable(f"{self.name}: saved work moves faster than it is fetched")
+
+    def _names_below(self, start: str) -> dict[str, str]:
+        listed = self._mirror.remote_refs([f"{start}*"])
+        return {ref: oid for ref, oid in listed.items() if ref.startswith(start)}
 
     # -- writing references ------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.coding_loop import (
@@ -33,6 +34,7 @@ from mulligan.tasks.loops.change import LoopConflict, check_loop, repository_pro
 from mulligan.tasks.loops.registry import read_log
 from mulligan.tasks.loops.repository_sweep import RepositorySweep
 from mulligan.tasks.loops.rollback import preview_rollback, read_checkpoints, request_rollback
+from mulligan.tasks.loops.view import why
 from mulligan.tasks.ports.ledger import Entry
 
 pytestmark = pytest.mark.real_models("command")
@@ -477,6 +479,57 @@ def test_the_branch_of_another_loop_is_refused(
     (problem,) = repository_problems(fleet.services.loops, other)
     assert problem.path == ("branch",)
     assert problem.message == f"{BRANCH} is the branch of another loop: name another branch"
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "problem"),
+    [
+        ({"branch": "main/x"}, "branch", "git cannot have main/x beside the branch main: name"),
+        ({"branch": "mulligan"}, "branch", f"git cannot have mulligan beside {BRANCH}, which is"),
+        ({"branch": f"{BRANCH}/x"}, "branch", f"git cannot have {BRANCH}/x beside {BRANCH}, which"),
+        ({"branch": "release"}, "branch", "release is the branch of another loop: name another"),
+        (
+            {"deliver": {"fast_forward": BRANCH}},
+            "deliver.fast_forward",
+            f"{BRANCH} is the branch of another loop: name another branch",
+        ),
+        (
+            {"deliver": {"fast_forward": "mulligan/other"}},
+            "deliver.fast_forward",
+            "mulligan/other is the loop's own branch: name another one, or leave deliver out",
+        ),
+        ({"deliver": {"fast_forward": "nosuch"}}, "deliver.fast_forward", "has no branch 'nosuch'"),
+        ({"deliver": {"fast_forward": "v1"}}, "deliver.fast_forward", "has no branch 'v1': make"),
+        ({"deliver": {"fast_forward": "release"}}, "", ""),
+        ({"base": "release", "sync": "release"}, "", ""),
+    ],
+)
+def test_a_loop_writes_no_branch_that_cannot_be_its_own(
+    fleet: CodingLoop, user: UserRepository, config: dict[str, Any], path: str, problem: str
+) -> None:
+    """Given another loop, which has not begun its branch, and is delivered to `release`."""
+    user.git("branch", "release")
+    user.git("tag", "v1")
+    fleet.start(item("A"), deliver={"fast_forward": "release"})
+    document = coding_document(f"file://{user.path}/.git", item("A"), name="other", **config)
+    found = repository_problems(fleet.services.loops, document.loop)
+    assert [".".join(map(str, each.path)) for each in found] == ([path] if path else [])
+    assert all(problem in each.message for each in found), found
+
+
+def test_a_branch_that_gets_in_the_way_later_is_waited_for(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    fleet.start(item("A"))
+    user.git("branch", "mulligan")
+    fleet.run()
+    assert fleet.states(LOOP) == {"A": "running"}
+    reason = why(fleet.services.loops, LOOP)
+    assert reason.cause == "repository"
+    assert "rename that one there (`git branch -m mulligan NAME`)" in reason.text
+    user.git("branch", "-m", "mulligan", "mine")
+    fleet.wait(60)
+    assert fleet.states(LOOP) == {"A": "passed"}
 
 
 def test_a_worker_without_the_path_of_a_repository_says_so(

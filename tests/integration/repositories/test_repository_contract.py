@@ -119,8 +119,27 @@ def test_names_that_git_refuses(case: Case) -> None:
 
 
 def test_a_branch_that_cannot_exist_is_reported(case: Case) -> None:
-    with pytest.raises(RepositoryUnavailable, match="main"):
+    message = r"git cannot have the branch main/sub beside main: .* \(`git branch -m main NAME`\)"
+    with pytest.raises(RepositoryUnavailable, match=message):
         case.repository.begin_branch("main/sub", case.main)
+
+
+@pytest.mark.parametrize(
+    ("branch", "other"),
+    [
+        ("main/sub", "main"),
+        ("main/a/b", "main"),
+        ("mulligan", "mulligan/one"),
+        ("mulligan/one", None),
+        ("mulligan/on", None),
+        ("mulligan/one-b", None),
+        ("one", None),
+        ("mulligan/one/b", "mulligan/one"),
+    ],
+)
+def test_a_branch_is_in_the_way_of_others(case: Case, branch: str, other: str | None) -> None:
+    case.git("update-ref", "refs/heads/mulligan/one", case.main)
+    assert case.repository.in_the_way(branch) == other
 
 
 def test_landing_moves_the_branch_and_the_fence(case: Case) -> None:
