@@ -1,19 +1,26 @@
-"""The end of an attempt whose repository is away: its work is saved when the repository is back."""
+"""The work of an agent is saved: while it works, however it ends, and if its repository is away."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.git_repositories import UserRepository, files_of
+from support.git_repositories import UserRepository, files_of, write
 
 from mulligan.policies.jobs.job import Message, Output, Workspace
 from mulligan.tasks.ports.cancellation import Cancellation, cancelled_by
-from mulligan.tasks.ports.errors import RepositoryUnavailable
+from mulligan.tasks.ports.errors import (
+    CallCancelled,
+    OutOfCredits,
+    RepositoryUnavailable,
+    RunnerError,
+    TransportFault,
+)
 from mulligan.tasks.ports.runners import Request
+from mulligan.tasks.ports.sessions import SessionEvent
 from mulligan.workers.loops import attempt_work
 from mulligan.workers.loops.attempt_work import AttemptWork
 from mulligan.workers.loops.workspace_trees import WorkspaceTrees
@@ -23,54 +30,126 @@ from mulligan.workers.repositories.setup_cache import SetupCache
 from mulligan.workers.sandbox.limits import Limits
 
 REF = "refs/mulligan/attempts/loop/item/1-t"
+TRANSCRIPT = REF.replace("attempts", "transcripts")
 
 
 @dataclass
-class CutOff:
-    """An agent whose host loses the repository and the lease while it works."""
+class Agent:
+    """An agent that works for an hour, says so, and then does something else."""
 
-    remote: Path
-    lease: Cancellation
+    then: Callable[[Path], None]
     provider: str = "agent"
 
     def answer(self, _request: Request) -> Output:
         raise AssertionError("it works in a directory")
 
     def work_in(self, request: Request, directory: Path, read: Sequence[Path]) -> Output:
-        (directory / "new.txt").write_text("an hour of work\n")
-        self.remote.rename(self.remote.with_name("away"))
-        self.lease.cancel()
+        write(directory, {"new.txt": "an hour of work\n"})
+        request.session.emit(SessionEvent(kind="text", text="An hour has passed."))
+        self.then(directory)
         return Output(text="done")
 
 
-@pytest.mark.parametrize("url", ["{}", "file://{}"])
-def test_work_is_saved_although_the_repository_and_the_lease_are_gone(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attempt_work, "_PAUSE", 0.05)
-    user = UserRepository.make(tmp_path / "user")
+@pytest.fixture
+def user(tmp_path: Path) -> UserRepository:
+    return UserRepository.make(tmp_path / "user")
+
+
+def make_work(tmp_path: Path, save_interval: float = 60) -> AttemptWork:
     trees = WorkspaceTrees(
         repositories=GitRepositories(cache=tmp_path / "cache", profiles={}),
         checkouts=Checkouts(tmp_path / "private"),
         setups=SetupCache(tmp_path / "cache", max_bytes=1 << 30),
         limits=Limits(),
     )
-    work = AttemptWork(trees=trees, save_interval=60)
-    lease = Cancellation()
-    request = Request(
+    return AttemptWork(trees=trees, save_interval=save_interval)
+
+
+def make_request(name: str) -> Request:
+    return Request(
         messages=(Message(role="user", content="Do it."),),
-        workspace=Workspace(git=url.format(user.path), ref="main", branch="mulligan/loop"),
+        workspace=Workspace(git=name, ref="main", branch="mulligan/loop"),
         job_id="job",
         loop="loop",
         item="item",
         token="t",
     )
+
+
+def is_saved(user: UserRepository) -> bool:
+    """Whether the work and the transcript of the agent are in the repository."""
+    found = user.git("for-each-ref", "--format=%(refname)", REF, TRANSCRIPT).splitlines()
+    if found != [REF, TRANSCRIPT]:
+        return False
+    said = b"".join(content for _, content in files_of(user.path, TRANSCRIPT).values())
+    work = files_of(user.path, REF).get("new.txt")
+    return work == ("100644", b"an hour of work\n") and b"An hour has passed." in said
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CallCancelled("a person cancelled the job, or the lease is lost"),
+        OutOfCredits("nothing is left", "agent"),
+        TransportFault("the connection is lost", "agent"),
+        RunnerError("the key is refused", final=True),
+        ValueError("nobody knows why"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_work_and_transcript_are_saved_whatever_ends_the_agent(
+    error: Exception, user: UserRepository, tmp_path: Path
+) -> None:
+    def fail(_directory: Path) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        make_work(tmp_path).answer(Agent(fail), make_request(str(user.path)))
+    assert is_saved(user)
+
+
+def test_a_transcript_is_saved_with_the_work_of_an_agent_that_succeeds(
+    user: UserRepository, tmp_path: Path
+) -> None:
+    output = make_work(tmp_path).answer(Agent(lambda _: None), make_request(str(user.path)))
+    assert output.commit == user.git("rev-parse", REF)
+    assert is_saved(user)
+
+
+def test_work_and_transcript_are_saved_while_the_agent_works(
+    user: UserRepository, tmp_path: Path
+) -> None:
+    """Given an agent that takes its work back when it is saved, then it was saved before."""
+
+    def wait(directory: Path) -> None:
+        until = time.monotonic() + 30
+        while not is_saved(user) and time.monotonic() < until:
+            time.sleep(0.02)
+        (directory / "new.txt").unlink()
+
+    work = make_work(tmp_path, save_interval=0.05)
+    output = work.answer(Agent(wait), make_request(str(user.path)))
+    assert output.commit == output.base, "nothing is left at the end"
+    assert is_saved(user)
+
+
+@pytest.mark.parametrize("url", ["{}", "file://{}"])
+def test_work_is_saved_although_the_repository_and_the_lease_are_gone(
+    url: str, user: UserRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_work, "_PAUSE", 0.05)
+    lease = Cancellation()
+
+    def lose(_directory: Path) -> None:
+        user.path.rename(user.path.with_name("away"))
+        lease.cancel()
+
     with pytest.raises(RepositoryUnavailable), cancelled_by(lease):
-        work.answer(CutOff(user.path, lease), request)
+        make_work(tmp_path).answer(Agent(lose), make_request(url.format(user.path)))
     assert list((tmp_path / "private").iterdir()), "the only copy of the work"
     user.path.with_name("away").rename(user.path)
     until = time.monotonic() + 60
     while any((tmp_path / "private").iterdir()) and time.monotonic() < until:
         time.sleep(0.02)
-    assert files_of(user.path, REF)["new.txt"][1] == b"an hour of work\n"
+    assert is_saved(user)
     assert not any((tmp_path / "private").iterdir())
