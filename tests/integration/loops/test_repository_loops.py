@@ -70,6 +70,17 @@ write("half.txt", "half\\n")
     check_merged(fleet, user.path)
 
 
+def test_a_retry_goes_on_with_the_best_work_and_not_with_the_newest(fleet: CodingLoop) -> None:
+    """Given an agent that deletes in its second attempt what was good about the first one."""
+    code = "os.unlink('good') if has('good') else write('good', '')\nwrite(f'{again}.txt', '')"
+    checks = [check("has('good')"), has_line("A.txt", "done")]
+    assert fleet.run_all(item("A", verifiers=checks), code=code) == {"A": "failed"}
+    first, second, third = fleet.job("A").attempts
+    assert first.output is not None
+    assert (first.plan.kept, second.plan.kept) == (None, first.output.commit)
+    assert third.plan.kept == first.output.commit
+
+
 def test_a_changed_strategy_begins_with_the_branch(fleet: CodingLoop, user: UserRepository) -> None:
     """Given an agent that makes the same mistake in each of its three attempts."""
     code = "write('second.txt' if again else 'other.txt', 'x\\n')"
@@ -204,6 +215,24 @@ def test_work_that_may_not_be_merged_is_corrected(
     assert name in fleet.prompt("A", 2)
     base = files_of(user.path, "main")
     assert files_of(user.path, BRANCH).get(name) == base.get(name)
+    check_merged(fleet, user.path)
+
+
+def test_an_attempt_that_weakens_a_protected_test_fails_by_the_real_one(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    user.commit({"tests/check.sh": "! grep -q bad a.txt\n"})
+    code = """
+if again:
+    subprocess.run(["git", "checkout", "-q", "--", "a.txt", "tests"])
+else:
+    write("a.txt", "bad\\n")
+    write("tests/check.sh", "true\\n")
+"""
+    guard = {"id": "command.subprocess", "argv": ["sh", "tests/check.sh"], "role": "guard"}
+    done = item("A", verifiers=[has_line("A.txt", "done"), guard])
+    assert fleet.run_all(done, code=f"{GOOD}\n{code}") == {"A": "passed"}
+    assert fleet.results("A", 1).keys() >= {"git.diff", "command.subprocess"}
     check_merged(fleet, user.path)
 
 
