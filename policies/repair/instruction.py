@@ -39,6 +39,8 @@ _NOT_IN_GRAMMARS = frozenset({
 _ESCAPED = {"\\n": "\\n is a line break", "\\t": "\\t is a tab"}
 #: Where a test's message names the line.
 _LINE = re.compile(r", line \d+\)$")
+#: What ``git.diff`` says of a file that the branch does not have.
+_ADDED = "it must not be added"
 #: What a recipe counts, in the plural.
 _COUNTED = re.compile(r"(\{expected\} (?:item|character|field))s\b")
 _INDEX = re.compile(r"\[\d+\]")
@@ -137,7 +139,13 @@ def _same_shape(findings: Sequence[Finding]) -> list[tuple[Finding, int]]:
 def _correction(
     record: FailureRecord, cause: str | None, finding: Finding, count: int
 ) -> Correction:
-    recipe = recipe_for(record.kind, cause, from_verifier=record.verifier_id is not None)
+    of_runner = is_of_runner(record)
+    recipe = recipe_for(
+        record.kind,
+        str(record.evidence.get("class") or cause) if of_runner else cause,
+        from_verifier=record.verifier_id is not None,
+        of_runner=of_runner,
+    )
     words = _words(record, finding, count)
     lasting = {**words, "place": _words(record, finding, 1)["place"], "message": ""}
     if recipe.action != "remove_text":  # which names what the check forbids
@@ -151,6 +159,17 @@ def _correction(
         place=words["place"],
         ruled_out=recipe.ruled_out and (recipe.whole or _can_constrain(finding.schema_path)),
     )
+
+
+def is_of_runner(record: FailureRecord) -> bool:
+    """Whether a program failed that is the runner itself, such as an agent."""
+    is_runner = record.verifier_id is None and record.evidence.get("exception") == "RunnerError"
+    return is_runner and record.kind is FailureKind.COMMAND_FAILED
+
+
+def without_advice(text: str) -> str:
+    """Return what a runner says about its program, without what follows for its operator."""
+    return text.partition("; ")[0]
 
 
 def _can_constrain(schema_path: str | None) -> bool:
@@ -235,6 +254,7 @@ def _words(record: FailureRecord, finding: Finding, count: int) -> dict[str, str
         "is": "It is" if count == 1 else "The first is",
         "example": _example(record, finding),
         "line": "1" if _LINE.search(message) else "",
+        "added": "1" if finding.message == _ADDED else "",
         "remedy": _remedy(evidence),
         "message": message,
         # A message that quotes the value need not be followed by it.
@@ -359,7 +379,7 @@ def _reads_as(text: str, name: Json) -> bool:
 def _message(record: FailureRecord, finding: Finding) -> str:
     """Return the most specific line: a program's first error, an assertion, the finding."""
     if error := _program_error(record.evidence):
-        return error
+        return without_advice(error) if is_of_runner(record) else error
     if record.evidence.get("argv"):
         return ""  # the program, its exit code and its signal are named anyway
     decoder = record.evidence.get("decoder")

@@ -23,7 +23,9 @@ from mulligan.policies.repair.instruction import (
     Correction,
     RepairInstruction,
     corrections_of,
+    is_of_runner,
     one_line,
+    without_advice,
 )
 from mulligan.policies.repair.recipes import RULED_OUT, TECHNIQUES
 from mulligan.policies.value import Json
@@ -68,13 +70,14 @@ def build_corrected_prompt(
     fresh: bool = False,
     in_directory: bool = False,
     goes_on: bool = False,
+    ended: str | None = None,
 ) -> str:
     """Build the prompt of the next attempt from the task and the last attempt's errors.
 
     ``failure``: that of an attempt without results, which raised an exception.
     ``becomes_file``: the answer is the content of a file. ``truncated``: the last one was cut off.
     ``in_directory``: the next attempt changes files, and its answer is only a remark. ``goes_on``:
-    they have the changes of an earlier attempt.
+    they have the changes of an earlier attempt. ``ended``: how the last one broke off.
     ``constrained``: the next answer can only be one that fits the contract, so that the prompt
     has no word about its form. ``fresh``: start over, without anything of the last answer.
     """
@@ -99,13 +102,21 @@ def build_corrected_prompt(
         task_text.strip(),
         "" if constrained else _contract(contract),
         f"{wording.LAST_ANSWER}\n{fenced(_shortened(shown))}" if shown else "",
-        wording.GOES_ON if goes_on else "",
-        *([] if fresh else _outputs(records, lines)),
+        " ".join(_so_far(None if fresh else ended, goes_on)),
+        *([] if fresh else _outputs(records, lines, in_directory)),
         _listed(wording.KEEP, [f"- {item}" for item in _kept(results, contract, shown)]),
         _listed(wording.WORKED_BEFORE, [f"- {item}" for item in hints]),
         _listed(wording.DO_NOW, [*_numbered(lines), *([] if constrained else reminders)]),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _so_far(ended: str | None, goes_on: bool) -> Iterator[str]:
+    """Say how the last session ended, if not by itself, and what is left of it."""
+    if ended:
+        yield wording.BROKE_OFF.format(ended=one_line(without_advice(ended)).rstrip(" .:"))
+    if goes_on:
+        yield wording.GOES_ON
 
 
 def _for_directory(line: str) -> str:
@@ -173,16 +184,21 @@ def _numbered(lines: Sequence[str]) -> list[str]:
     return shown
 
 
-def _outputs(records: Sequence[FailureRecord], lines: Sequence[str]) -> Iterator[str]:
+def _outputs(
+    records: Sequence[FailureRecord], lines: Sequence[str], in_directory: bool
+) -> Iterator[str]:
     """Quote failed tests, and what commands print beyond the lines that name their errors."""
+    title = wording.CONFLICTS_IN_DIRECTORY if in_directory else wording.CONFLICTS
     said = "\n".join(lines)
     for record in records[:2]:
         if isinstance(conflicts := record.evidence.get("conflicts"), str) and conflicts:
-            yield f"{wording.CONFLICTS}\n{fenced(conflicts[:MAX_CONFLICTS])}"
+            yield f"{title}\n{fenced(conflicts[:MAX_CONFLICTS])}"
             continue
         if isinstance(report := record.evidence.get("report"), str) and report.strip():
             yield f"{wording.FAILED_TESTS}\n{fenced(report[:MAX_REPORT])}"
             continue
+        if is_of_runner(record):
+            continue  # no check said that
         tails = (record.evidence.get(name) for name in ("stderr_tail", "stdout_tail"))
         tail = next((t for t in tails if isinstance(t, str) and t.strip()), "")
         rest = [

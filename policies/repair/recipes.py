@@ -120,6 +120,32 @@ _COMMANDS: dict[str, Recipe] = {
     ),
 }
 
+#: A program that is the runner itself, such as an agent. Nothing is known about its answer, and
+#: nobody can correct the program by a prompt: its name and its output stay out.
+_RUNNERS: dict[str, Recipe] = {
+    "timeout": Recipe(
+        "finish_in_time",
+        "The last attempt was stopped because its time was over.",
+        "Begin with what the task needs most, and leave out everything else.",
+        "Do the task in less time.",
+        "beginning with what the task needs most",
+    ),
+    "work_refused": Recipe(
+        "leave_out_files",
+        "The changes of the last attempt could not be kept[: {message}].",
+        "Leave out what does not belong to the task, such as files that programs generate.",
+        "Leave out files that do not belong to the task.",
+        "leaving out files that do not belong to the task",
+    ),
+    "exit": Recipe(
+        "do_again",
+        "The last attempt broke off[: {message}| with {actual}| by {expected}].",
+        "Do the task as it is written.",
+        "Do the task again.",
+        "asking again",
+    ),
+}
+
 # -- everything else ------------------------------------------------------------------------------
 
 
@@ -206,15 +232,16 @@ _REASONING: dict[str, Recipe] = {
     ),
     "protected_changed": Recipe(
         "restore_protected",
-        "[{place}|A file] is protected[: {message}].",
-        "Put it back as it was, and do the task without changing it.",
-        "Put [{place}|the protected file] back as it was.",
+        "[{added:.0}{place} must not be added.|{place} is protected: {message}."
+        "|A file is protected.]",
+        "[{added:.0}Remove it.|Leave it as it was, and do the task without changing it.]",
+        "[{added:.0}Remove {place}.|Put {place} back as it was.|Put the protected file back.]",
         "leaving protected files as they are",
     ),
     "no_change": Recipe(
         "change_files",
         "No file was changed[ ({actual})].",
-        "Do the task by changing files in the directory. What you say does not count.",
+        "Answer with edits that change the files that the task needs.",
         "Change the files that the task needs.",
         "changing files instead of describing the change",
     ),
@@ -272,7 +299,7 @@ _MISSING: dict[str, Recipe] = {
 _MISSING["merge_conflict"] = Recipe(
     "resolve_conflict",
     "Your change of [{place}|a file] conflicts with what was merged meanwhile.",
-    "Keep what both sides are for, and remove the lines with <<<<<<<, ======= and >>>>>>>.",
+    "Change the file as it is now. Keep what both sides are for.",
     "Resolve the conflict[ in {place}].",
     "resolving the conflict with what was merged meanwhile",
 )
@@ -349,8 +376,15 @@ FALLBACKS: dict[Kind, Recipe] = {
 }
 
 
-def recipe_for(kind: Kind, cause: str | None, *, from_verifier: bool = False) -> Recipe:
-    """Return the recipe for a failure. A ``tool_error`` from a verifier is about the answer."""
+def recipe_for(
+    kind: Kind, cause: str | None, *, from_verifier: bool = False, of_runner: bool = False
+) -> Recipe:
+    """Return the recipe for a failure. A ``tool_error`` from a verifier is about the answer.
+
+    ``of_runner``: a program failed that is the runner itself.
+    """
+    if of_runner:
+        return _RUNNERS.get(cause or "", _RUNNERS["exit"])
     if cause == "truncated":
         constrained = kind in (Kind.JSON_INVALID, Kind.SCHEMA_INVALID)
         return TRUNCATED._replace(constrained=constrained)
@@ -361,7 +395,7 @@ def recipe_for(kind: Kind, cause: str | None, *, from_verifier: bool = False) ->
 
 def _every_recipe() -> list[Recipe]:
     causes = (recipe for recipes in RECIPES.values() for recipe in recipes.values())
-    return [TRUNCATED, *FALLBACKS.values(), *causes]
+    return [TRUNCATED, *FALLBACKS.values(), *_RUNNERS.values(), *causes]
 
 
 #: What to call each part of a technique's name (see ``strategy``) when a prompt says what worked

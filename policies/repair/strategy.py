@@ -61,6 +61,8 @@ def plan_next(
     )
     constrained = contract is not None and not ignored and constrains(decoding, contract)
     kept, kept_score = _best_work(plan, verdict, output, fresh=fresh)
+    in_directory = _works_in_directory(job)
+    goes_on = kept is not None and in_directory
     prompt = build_corrected_prompt(
         task_text=job.task_text,
         contract=contract,
@@ -74,8 +76,9 @@ def plan_next(
         truncated=output is not None and output.truncated,
         constrained=constrained,
         fresh=fresh,
-        in_directory=_works_in_directory(job),
-        goes_on=kept is not None,
+        in_directory=in_directory,
+        goes_on=goes_on,
+        ended=output.ended if output is not None else None,
     )
     return AttemptPlan(
         number=plan.number + 1,

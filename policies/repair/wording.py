@@ -5,12 +5,15 @@ from __future__ import annotations
 CONTRACT = "Your answer must be JSON that fits this JSON Schema:"
 LAST_ANSWER = "This is your last answer. It is not correct yet:"
 GOES_ON = "The directory has your earlier changes. Go on with them."
-#: Of files whose kept changes do not fit to the branch any more.
+#: Of an agent whose work was verified although it did not end well.
+BROKE_OFF = "Your last session broke off: {ended}."
+#: Of files whose kept changes conflict with the branch.
 BOTH_SIDES = (
     "These files have conflicts with what was merged meanwhile: {paths}. Keep what both sides are"
     " for, and remove the lines with <<<<<<<, ======= and >>>>>>>."
 )
-CONFLICTS = (
+CONFLICTS = "These files have conflicts with what was merged meanwhile:"
+CONFLICTS_IN_DIRECTORY = (
     "These files have conflicts with what was merged meanwhile. The directory has both sides:"
 )
 MORE = "and {count} more"
@@ -29,6 +32,18 @@ IN_DIRECTORY: dict[str, str] = {
     "Answer with the whole file and do not change the tests.": "Do not change the tests.",
     "Correct the answer so that it passes.": "Correct the code so that it passes.",
     "Correct the answer.": "Correct the code.",
+    "Answer with edits that change the files that the task needs.": (
+        "Do the task by changing files in the directory. What you say does not count."
+    ),
+    "Change the file as it is now. Keep what both sides are for.": (
+        "Keep what both sides are for, and remove the lines with <<<<<<<, ======= and >>>>>>>."
+    ),
+    "Leave it as it was, and do": "Put it back as it was, and do",
+    "Write only what the task asks for: no exit calls, no exit handlers, no changes to the tests or"
+    " their settings.": (
+        "Put the tests and their settings back as they were. Write only what the task asks for: no"
+        " exit calls, no exit handlers."
+    ),
 }
 #: Reminders that make a free repair unnecessary in the next answer.
 COERCIONS: dict[str, str] = {

@@ -148,7 +148,9 @@ class CommandRunner:
                 update={"network": options.network, "read": (*confinement.read, *options.read)}
             ),
         )
-        self.provider = options.provider or f"command:{Path(options.argv[0]).name}"
+        #: Without its directory: what is said about it may enter prompts.
+        self._name = Path(options.argv[0]).name
+        self.provider = options.provider or f"command:{self._name}"
         self.defaults = RunnerDefaults(timeout=options.timeout)
 
     @classmethod
@@ -180,7 +182,7 @@ class CommandRunner:
         with self._relay(request, variables, paths) as relay:
             completed = self._run(request, directory, read, variables, relay)
             relay.finish()
-            relay.note(f"{self._options.argv[0]} {_describe_exit(completed)}")
+            relay.note(f"{self._name} {_describe_exit(completed)}")
         summary = relay.finish()
         self._raise_refusal(completed, summary)
         is_plain = self._options.format == "text"
@@ -254,6 +256,7 @@ class CommandRunner:
         self, completed: Completed, summary: SessionSummary, stderr: str, output: Output
     ) -> RunnerError:
         """Return the program's failure; not final, because another prompt may succeed."""
+        error = self._session_error(completed, summary) or first_error(stderr)
         evidence = {
             "kind": "command_failed",
             "argv": list(self._options.argv),
@@ -261,12 +264,12 @@ class CommandRunner:
             "signal": completed.signal,
             "timed_out": completed.timed_out,
             "stderr_tail": stderr[-_STDERR_TAIL:],
-            "error": self._session_error(completed, summary) or first_error(stderr),
+            "error": error,
         }
         if summary.error:
             evidence["stdout_tail"] = summary.error[-_STDERR_TAIL:]
-        reason = evidence["error"] or "nothing on stderr"
-        message = f"{self._options.argv[0]} {_describe_exit(completed)}: {reason}"
+        reason = error or ("" if completed.timed_out else "nothing on stderr")
+        message = ": ".join(filter(None, (f"{self._name} {_describe_exit(completed)}", reason)))
         told = f"{stderr[-_STDERR_TAIL:]}\n{summary.error}"
         if completed.is_confined and _MISSES_SOMETHING.search(told):
             message += f"; {_CONFINED}"
@@ -290,7 +293,7 @@ class CommandRunner:
         """
         if completed.timed_out:
             return
-        said = f"{self._options.argv[0]} {_describe_exit(completed)}"
+        said = f"{self._name} {_describe_exit(completed)}"
         if completed.exit_code in self._options.out_of_credits_exit_codes:
             raise OutOfCredits(f"{said}: out of credits or quota", provider=self.provider)
         refused = summary.refused
@@ -335,7 +338,7 @@ class CommandRunner:
             diff = read_diff(data)
             return self._store(data) if diff.changed or diff.deleted else None
         except BadInput as error:
-            message = f"{self._options.argv[0]}: its changes cannot be stored: {error}"
+            message = f"{self._name}: its changes cannot be stored: {error}"
             raise self._error(message, cause="diff_refused", final=False) from error
 
     def _store(self, data: bytes) -> str:
