@@ -407,6 +407,8 @@ class Output(Value):
     #: How an agent ended that did not end well, such as ``exited with code 1``. What it did until
     #: then is verified all the same.
     ended: str | None = None
+    #: What is no part of its work, such as files that are too large or that git ignores.
+    not_saved: str | None = None
     #: Seconds for which the provider asked to send it nothing more. It is a fact about the
     #: provider, not about the answer, and is not stored with it.
     provider_wait: float | None = Field(default=None, ge=0, exclude=True)

@@ -114,12 +114,12 @@ class AttemptWork:
             self.tidy()
             if error is not None and (commit == began or not _may_be_verified(error)):
                 raise error
-            notes = [*([] if error is None else [str(error)]), *_notes(checkout, commit)]
             return output.model_copy(
                 update={
                     "commit": commit or checkout.base,
                     "base": checkout.base,
-                    "ended": "; ".join(notes) or None,
+                    "ended": str(error) if error is not None else None,
+                    "not_saved": "; ".join(_not_saved(checkout, commit)) or None,
                 }
             )
 
@@ -209,7 +209,7 @@ def _save_later(checkout: AttemptCheckout, transcript: TranscriptWriter, stack: 
             log.info("The work in %s is saved now.", checkout.directory)
 
 
-def _notes(checkout: AttemptCheckout, commit: str | None) -> Iterator[str]:
+def _not_saved(checkout: AttemptCheckout, commit: str | None) -> Iterator[str]:
     """Say what is no part of the work: what is too much, and why nothing may have changed."""
     if checkout.left_out:
         yield f"too large to be saved, and left out: {_few(checkout.left_out)}"

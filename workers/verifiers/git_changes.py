@@ -67,9 +67,9 @@ class GitDiff:
         changes = trees.changes(space.git, output.base, commit)
         findings = [*_findings(changes, Protection(space.protect))]
         if not changes:
-            why = f" ({output.ended})" if output.ended else ""
+            why = f" ({output.not_saved})" if output.not_saved else ""
             said = f"no file was changed{why}"
-            findings.append(Finding(message=said, code="no_change", actual=output.ended))
+            findings.append(Finding(message=said, code="no_change", actual=output.not_saved))
         else:
             findings += _marks(
                 changes, trees.tree(space.git, commit), trees.tree(space.git, output.base)

@@ -118,7 +118,7 @@ def test_a_file_that_is_too_large_is_left_out(fleet: CodingLoop, user: UserRepos
     assert fleet.run_all(item("A"), code=code) == {"A": "passed"}
     output = fleet.job("A").attempts[0].output
     assert output is not None
-    assert output.ended == "too large to be saved, and left out: core.1"
+    assert output.not_saved == "too large to be saved, and left out: core.1"
     assert "core.1" not in files(user)
     assert "transcripts/" in user.git("for-each-ref", "refs/mulligan")
 

@@ -103,6 +103,7 @@ CURRENT = StoredSchema(
         "Output.commit": 5,
         "Output.base": 5,
         "Output.ended": 5,
+        "Output.not_saved": 5,
         "AttemptPlan.kept": 5,
         "AttemptPlan.kept_score": 5,
         "AttemptPlan.conflicts": 5,
