@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from mulligan.console.cli.doctor_checks import Check, fail, ok, warn
 from mulligan.policies.figures.format import counted
 from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.workers.repositories.disk_usage import cache_entries
+from mulligan.workers.repositories.git_command import redact
+from mulligan.workers.repositories.local_repository import LocalRepository
 from mulligan.workers.repositories.repositories import GitRepositories
 from mulligan.workers.settings.model import Settings
 
@@ -60,6 +62,21 @@ def _reach(settings: Settings, name: str) -> Check:
         fix = f"try `git ls-remote {place}` as this user, and correct the URL or the credentials"
         return fail("repositories", f"{name} cannot be reached: {error}", fix)
     return ok("repositories", f"{name}: {place}")
+
+
+def check_kept_work(settings: Settings, names: Collection[str]) -> Iterator[Check]:
+    """Say what is kept in the repositories of loops, and how much space these take."""
+    known = GitRepositories(settings.repository_folder, settings.repositories, timeout=_PATIENCE)
+    for name in sorted(names):
+        try:
+            repository = known.open(name)
+            said = f"{redact(name)}: {counted(repository.kept(), 'attempt')}"
+            if isinstance(repository, LocalRepository):
+                said += f", {repository.size() / 1e6:.0f} MB of objects"
+        except (BadInput, RepositoryUnavailable) as error:
+            yield warn("kept work", f"{redact(name)}: {error}", "see the runbook, Repositories")
+        else:
+            yield ok("kept work", said)
 
 
 def _cache(settings: Settings) -> Check:

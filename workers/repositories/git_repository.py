@@ -108,6 +108,11 @@ class GitRepository(abc.ABC):
     def saved(self, loop: str, item: str | None = None) -> Sequence[SavedWork]:
         return self._dated(self._below(refs_below(ATTEMPTS, loop, item)))
 
+    def kept(self) -> int:
+        """Return how many attempts have saved work or a transcript here, of all loops."""
+        found = [ref for start in (ATTEMPTS, TRANSCRIPTS) for ref in self._names_below(start)]
+        return len({ref.removeprefix(ATTEMPTS).removeprefix(TRANSCRIPTS) for ref in found})
+
     def transcripts(self, loop: str) -> Sequence[SavedWork]:
         return self._dated(self._below(refs_below(TRANSCRIPTS, loop)))
 

@@ -194,6 +194,12 @@ class LocalRepository(GitRepository):
         lines = self._refs.read("for-each-ref", *options).lines
         return {ref: oid for oid, _, ref in (line.partition(" ") for line in lines)}
 
+    def size(self) -> int:
+        """Return the bytes of its objects."""
+        lines = self._refs.read("count-objects", "-v").lines
+        found = dict(line.split(": ", 1) for line in lines if ": " in line)
+        return 1024 * (int(found["size"]) + int(found["size-pack"]))
+
     def _names_below(self, start: str) -> Collection[str]:
         return self._below(start)
 

@@ -25,7 +25,7 @@ from mulligan.console.cli.exit_codes import ExitCode, NoBroker
 from mulligan.console.cli.open_ledgers import locate_ledger
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
-from mulligan.console.cli.repository_checks import check_repositories
+from mulligan.console.cli.repository_checks import check_kept_work, check_repositories
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.workers.celery.broker.queue_depth import BROKER_ERRORS
 from mulligan.workers.ledger.connection.refusals import SAID, refusal_of
@@ -88,6 +88,8 @@ def _examine_fleet(settings: Settings) -> Iterator[Check]:
             yield from check_ledger(backend.ledger, found, expected=expected)
             yield from check_tokens(backend.ledger)
             yield from check_parked(backend.services)
+            used = {each.config.repo for each in backend.ledger.loops() if each.config.repo}
+            yield from check_kept_work(found, used)
             with backend.app.connection_for_read() as connection:
                 connection.ensure_connection(max_retries=1, timeout=3)
             yield ok("broker", without_password(found.broker_url or ""))

@@ -9,7 +9,7 @@ import pytest
 from support.git_repositories import UserRepository
 
 from mulligan.console.cli.doctor_checks import Check
-from mulligan.console.cli.repository_checks import check_repositories
+from mulligan.console.cli.repository_checks import check_kept_work, check_repositories
 from mulligan.workers.settings.model import Settings
 
 
@@ -79,3 +79,17 @@ def test_the_size_of_the_cache_is_shown(tmp_path: Path) -> None:
     assert cache.said.endswith(f"GB in {tmp_path / 'cache'}: 2 mirrors, 1 prepared setup")
     full = examine(tmp_path, repository_cache_cap=2**20)[-1]
     assert (full.status, full.fix) == ("warn", "raise repository_cache_cap: all of it is in use")
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_kept_work_is_counted(tmp_path: Path, form: str) -> None:
+    user = UserRepository.make(tmp_path / "user")
+    for name in ("attempts/a/i/1-t", "transcripts/a/i/1-t", "transcripts/a/i/2-t"):
+        user.git("update-ref", f"refs/mulligan/{name}", "main")
+    name, settings = form.format(user.path), Settings(repository_cache=tmp_path / "cache")
+    (kept,) = check_kept_work(settings, [name])
+    (gone,) = check_kept_work(settings, ["/gone"])
+    assert (gone.name, gone.status) == ("kept work", "warn")
+    assert kept.status == "ok"
+    assert kept.said.startswith(f"{name}: 2 attempts")
+    assert ("MB of objects" in kept.said) == (form == "{}")
