@@ -238,6 +238,13 @@ _REASONING: dict[str, Recipe] = {
         "[{added:.0}Remove {place}.|Put {place} back as it was.|Put the protected file back.]",
         "leaving protected files as they are",
     ),
+    "protected_hidden": Recipe(
+        "rename_file",
+        "[{place}|A file] must not be added[: {message}].",
+        "Remove it, or give it another name.",
+        "Remove or rename [{place}|the file].",
+        "choosing names that hide no other module",
+    ),
     "no_change": Recipe(
         "change_files",
         "No file was changed[ ({actual})].",

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from mulligan.workers.sandbox.file_tree import Tree, read_file, remove, write_tree
+from mulligan.workers.sandbox.hidden_modules import HiddenModules
 
 #: Files in which pytest looks for its configuration.
 PYTEST_CONFIGURATION = (
@@ -33,14 +34,31 @@ class Protection:
         path = str(PurePosixPath(name))
         return any(pattern.match(path) for pattern in self._patterns)
 
+    def hidden_modules(self, base: Tree) -> HiddenModules:
+        """Return what tells whether a new file hides a protected one of the base."""
+        return HiddenModules(
+            (name for name, node in base.items() if node.kind != "directory"),
+            self.covers,
+            lambda name: self.covers(name) and not ALWAYS.covers(name),
+        )
+
     def restore(self, directory: Path, snapshot: Tree, *, may_add: bool = False) -> list[str]:
         """Remove protected files that are new, rewrite changed or deleted ones; return both.
 
-        ``may_add``: new files stay, unless pytest or Python loads them without being asked.
+        ``may_add``: new files stay, unless pytest or Python loads them without being asked, or
+        instead of a protected one.
         """
-        refused = ALWAYS if may_add else self
-        present = _files(directory)
-        added = [name for name in present if refused.covers(name) and name not in snapshot]
+        added = [name for name in _files(directory) if name not in snapshot]
+        if may_add:
+            hidden = self.hidden_modules(snapshot)
+            added = [
+                name
+                for name in added
+                if ALWAYS.covers(name)
+                or hidden.reason(name, is_link=(directory / name).is_symlink())
+            ]
+        else:
+            added = list(filter(self.covers, added))
         for name in added:
             remove(directory / name)
         changed = {

@@ -25,6 +25,7 @@ from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.repositories import FileChange
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.file_tree import Tree
+from mulligan.workers.sandbox.hidden_modules import HiddenModules
 from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.protection import ALWAYS, Protection
 from mulligan.workers.sandbox.workspace import git_trees
@@ -37,7 +38,8 @@ _MARKS = (b"\n<<<<<<< ", b"\n=======\n", b"\n>>>>>>> ")
 class GitDiff:
     """The change touches no protected file and is complete.
 
-    Codes: ``no_change``, ``protected_changed``, ``conflict_markers``. Evidence: ``files``.
+    Codes: ``no_change``, ``protected_changed``, ``protected_hidden``, ``conflict_markers``.
+    Evidence: ``files``.
     """
 
     id: ClassVar[str] = GIT_DIFF
@@ -71,9 +73,9 @@ class GitDiff:
             said = f"no file was changed{why}"
             findings.append(Finding(message=said, code="no_change", actual=output.not_saved))
         else:
-            findings += _marks(
-                changes, trees.tree(space.git, commit), trees.tree(space.git, output.base)
-            )
+            before, after = trees.tree(space.git, output.base), trees.tree(space.git, commit)
+            findings += _hiding(changes, Protection(space.protect).hidden_modules(before), after)
+            findings += _marks(changes, after, before)
         summary = f"{len(changes)} file{'s' * (len(changes) != 1)} changed"
         return VerificationResult(
             status=VerificationStatus.FAIL if findings else VerificationStatus.PASS,
@@ -98,6 +100,15 @@ def _findings(changes: Sequence[FileChange], protection: Protection) -> Iterator
     for each in changes:
         if (ALWAYS if each.kind == "added" else protection).covers(each.path):
             yield Finding(message=words[each.kind], code="protected_changed", path=each.path)
+
+
+def _hiding(changes: Sequence[FileChange], hidden: HiddenModules, tree: Tree) -> Iterator[Finding]:
+    """Yield the new files that Python would import instead of protected ones."""
+    for each in changes:
+        node = tree.get(each.path)
+        reason = hidden.reason(each.path, is_link=node is not None and node.kind == "link")
+        if each.kind == "added" and reason and not ALWAYS.covers(each.path):
+            yield Finding(message=reason, code="protected_hidden", path=each.path)
 
 
 def _marks(changes: Sequence[FileChange], tree: Tree, base: Tree) -> Iterator[Finding]:

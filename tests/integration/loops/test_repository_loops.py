@@ -198,8 +198,7 @@ def test_an_agent_that_fails_without_any_work_is_asked_again(fleet: CodingLoop) 
         ("conftest.py", "write('conftest.py', '')", "it must not be added"),
         (
             "a.txt",
-            "write('a.txt', '<<<<<<< ours\\none\\n=======\\ntwo\\n>>>>>>> theirs\\n')",
-            "a conflict in it is not resolved",
+            "write('a.txt', '            "a conflict in it is not resolved",
         ),
     ],
 )
@@ -218,6 +217,7 @@ def test_work_that_may_not_be_merged_is_corrected(
     check_merged(fleet, user.path)
 
 
+<<<<<<< HEAD
 def test_an_attempt_that_weakens_a_protected_test_fails_by_the_real_one(
     fleet: CodingLoop, user: UserRepository
 ) -> None:
@@ -234,6 +234,36 @@ else:
     assert fleet.run_all(done, code=f"{GOOD}\n{code}") == {"A": "passed"}
     assert fleet.results("A", 1).keys() >= {"git.diff", "command.subprocess"}
     check_merged(fleet, user.path)
+
+
+@pytest.mark.parametrize(
+    ("new", "found"),
+    [
+        ("tests/helpers/__init__.py", "tests/helpers/__init__.py: it hides tests/helpers.py"),
+        ("tests/__init__.py", "helpers.py: it hides tests/helpers.py"),
+        ("tests/decimal.py", "tests/decimal.py: it hides Python's module decimal"),
+    ],
+)
+def test_new_files_cannot_replace_what_protected_tests_import(
+    fleet: CodingLoop, user: UserRepository, new: str, found: str
+) -> None:
+    """Given an agent that makes its tests pass by a module of its own, then they still fail."""
+    test = "from decimal import Decimal\nfrom helpers import check\nfrom app import f\n\n\n"
+    test += "def test_f():\n    check(Decimal(f(3)) == 9)\n"
+    check = "def check(fact):\n    assert fact\n"
+    user.commit({"tests/test_f.py": test, "tests/helpers.py": check, "app.py": "f = str\n"})
+    code = f"""
+write("{new}", "def check(fact): pass\\ndef Decimal(text): return 9\\n")
+if "{new}" == "tests/__init__.py":
+    write("helpers.py", "def check(fact): pass\\n")
+write("app.py", "f = repr\\n")
+"""
+    suite = {**SUITE, "role": "acceptance"}
+    assert fleet.run_all(item("A", verifiers=[suite]), code=code) == {"A": "failed"}
+    results = fleet.results("A", 1)
+    assert results["git.diff"].startswith(found)
+    assert "0 of 1 tests passed" in results["pytest.subprocess"]
+    assert new in fleet.prompt("A", 2)
 
 
 def test_a_file_that_quotes_conflicts_may_be_changed(
