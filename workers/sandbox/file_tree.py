@@ -277,7 +277,8 @@ def _write_node(path: Path, node: TreeNode) -> None:
             path.chmod(node.mode | 0o700)
         case "file":
             path.unlink(missing_ok=True)
-            path.write_bytes(node.content)
+            with path.open("xb") as file:  # never through a link that appears meanwhile
+                file.write(node.content)
             path.chmod(node.mode)
         case "link":
             path.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from mulligan.workers.sandbox.diff import apply_diff
 from mulligan.workers.sandbox.file_tree import write_tree
 from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.private import private_directory
-from mulligan.workers.sandbox.protection import Protection
+from mulligan.workers.sandbox.protection import Protection, same_file
 from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.sandbox.workspace import (
     content_address,
@@ -118,22 +118,46 @@ class AnswerLayout:
         with private_directory(self.root) as work:
             write_tree(after, work)
             restored = Protection(workspace.protect).restore(work, before, may_add=True)
-            if workspace.setup is not None:
-                trees.prepare(workspace, work, keep=output.commit == output.base)
+            restored += self._prepare(workspace, work, output)
             yield LaidOutAnswer(
                 work=work,
                 base=f"git:{base}",
                 write_base=partial(self._write_base, workspace, base),
                 touched=tuple(touched),
-                restored=tuple(restored),
+                restored=tuple(dict.fromkeys(restored)),
                 added=tuple(name for name in touched if name not in before),
             )
 
     def _write_base(self, workspace: Workspace, base: str, into: Path) -> None:
-        trees = git_trees(self.blobs)
-        write_tree(trees.tree(workspace.git or "", base), into)
-        if workspace.setup is not None:
-            trees.prepare(workspace, into, keep=True)
+        write_tree(git_trees(self.blobs).tree(workspace.git or "", base), into)
+        self._prepare(workspace, into, Output(text="", commit=base, base=base))
+
+    def _prepare(self, workspace: Workspace, work: Path, output: Output) -> list[str]:
+        """Run the setup; return the protected files that had to be put back or removed.
+
+        It may run code of the answer. So it may add no protected file, unless it is in a directory
+        of its cache, or the setup of the base makes the same one. If there is a cache, that is all
+        that a setup may leave: where it is copied, there is nothing else.
+        """
+        setup, trees = workspace.setup, git_trees(self.blobs)
+        if setup is None:
+            return []
+        base, is_base = output.base or "", output.commit == output.base
+
+        def made_by_base(names: Sequence[str]) -> Collection[str]:
+            if setup.cache or is_base:
+                return () if setup.cache else names
+            with private_directory(self.root) as beside:
+                self._write_base(workspace, base, beside)
+                return [name for name in names if same_file(work / name, beside / name)]
+
+        return Protection(workspace.protect).restore_after(
+            lambda: trees.prepare(workspace, work, keep=is_base),
+            work,
+            trees.tree(workspace.git or "", base),
+            anything_in=setup.cache,
+            made_by_base=made_by_base,
+        )
 
     def _apply_diff(self, work: Path, candidate: Candidate) -> tuple[str, ...]:
         """Apply the runner's edits and return the files that they touched."""

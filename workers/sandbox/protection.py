@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -48,19 +51,52 @@ class Protection:
         ``may_add``: new files stay, unless pytest or Python loads them without being asked, or
         instead of a protected one.
         """
-        added = [name for name in _files(directory) if name not in snapshot]
+        added = [name for name in list_files(directory) if name not in snapshot]
         if may_add:
-            hidden = self.hidden_modules(snapshot)
-            added = [
-                name
-                for name in added
-                if ALWAYS.covers(name)
-                or hidden.reason(name, is_link=(directory / name).is_symlink())
-            ]
+            added = self._refused(added, directory, snapshot, ALWAYS)
         else:
             added = list(filter(self.covers, added))
         for name in added:
             remove(directory / name)
+        return sorted({*added, *self._rewrite(directory, snapshot)})
+
+    def restore_after(
+        self,
+        run: Callable[[], None],
+        directory: Path,
+        snapshot: Tree,
+        *,
+        anything_in: Sequence[str],
+        made_by_base: Callable[[Sequence[str]], Collection[str]],
+    ) -> list[str]:
+        """Run something that may change the directory, and restore protected files as above.
+
+        New ones stay if they are in a directory of ``anything_in``, or if ``made_by_base`` returns
+        their names. Compiled modules never do: Python may load them instead of protected ones.
+        """
+        before = {*list_files(directory)}
+        run()
+        added = [name for name in list_files(directory, anything_in) if name not in before]
+        compiled = [name for name in added if "__pycache__" in PurePosixPath(name).parts]
+        refused = self._refused(sorted({*added} - {*compiled}), directory, snapshot, self)
+        kept = made_by_base(refused) if refused else ()
+        refused = [name for name in refused if name not in kept]
+        for name in (*refused, *compiled):
+            remove(directory / name)
+        return sorted({*refused, *self._rewrite(directory, snapshot)})
+
+    def _refused(
+        self, added: Iterable[str], directory: Path, snapshot: Tree, refused: Protection
+    ) -> list[str]:
+        """Return those of the new files that are refused, or hide a protected one."""
+        hidden = self.hidden_modules(snapshot)
+        return [
+            name
+            for name in added
+            if refused.covers(name) or hidden.reason(name, is_link=(directory / name).is_symlink())
+        ]
+
+    def _rewrite(self, directory: Path, snapshot: Tree) -> Iterable[str]:
         changed = {
             name: node
             for name, node in snapshot.items()
@@ -73,13 +109,34 @@ class Protection:
                 if parent.is_symlink() or parent.is_file():
                     remove(parent)
         write_tree(changed, directory)
-        return sorted({*added, *changed})
+        return changed
 
 
-def _files(directory: Path) -> list[str]:
-    """Return every file and link, also in excluded directories, which pytest would read."""
-    entries = (entry for entry in directory.rglob("*") if entry.is_symlink() or not entry.is_dir())
-    return [entry.relative_to(directory).as_posix() for entry in entries]
+def list_files(directory: Path, without: Sequence[str] = ()) -> list[str]:
+    """Return every file and link, also in excluded directories, which pytest would read.
+
+    Some directories may be left out. So is what cannot be read, or is too deep to be opened.
+    """
+    found: list[str] = []
+    left_out, pending = {posixpath.normpath(name) for name in without}, [""]
+    while pending:
+        folder = pending.pop()
+        with contextlib.suppress(OSError), os.scandir(directory / folder) as entries:
+            for entry in entries:
+                name = posixpath.join(folder, entry.name)
+                if not entry.is_dir(follow_symlinks=False):
+                    found.append(name)
+                elif name not in left_out:
+                    pending.append(name)
+    return found
+
+
+def same_file(one: Path, other: Path) -> bool:
+    """Whether both are files with the same content."""
+    try:
+        return read_file(one) == read_file(other)
+    except OSError:  # one is missing, or something else
+        return False
 
 
 def _same(directory: Path, name: str, snapshot: Tree) -> bool:

@@ -266,6 +266,26 @@ write("app.py", "f = repr\\n")
     assert new in fleet.prompt("A", 2)
 
 
+@pytest.mark.parametrize("planted", ["tests/test_f.py", "conftest.py", "decimal.py"])
+def test_a_setup_that_an_agent_changed_cannot_change_protected_files(
+    fleet: CodingLoop, user: UserRepository, planted: str
+) -> None:
+    """Given a setup script that is not protected, and makes a part of the tests."""
+    test = "import decimal\nfrom app import f\nfrom made import nine\n\n\n"
+    test += "def test_f():\n    assert f(3) == nine\n"
+    script = 'open("tests/made.py", "w").write("nine = 9\\n")\n'
+    user.commit({"tests/test_f.py": test, "app.py": "f = repr\n", "setup.py": script})
+    evil = "import app\napp.f = lambda x: 9\ndef test_f():\n    pass\n"
+    planting = f"{script}open({planted!r}, 'w').write({evil!r})\n"
+    code = f"write('app.py', 'f = str\\n'); write('setup.py', {planting!r})"
+    done = item("A", verifiers=[{**SUITE, "role": "acceptance"}])
+    setup = {"run": [["python3", "setup.py"]]}
+    assert fleet.run_all(done, code=code, setup=setup) == {"A": "failed"}
+    verdict = fleet.job("A").attempts[0].verdict
+    assert verdict is not None
+    assert "assert '3' == 9" in verdict.results[1].errors[0].message
+
+
 def test_a_file_that_quotes_conflicts_may_be_changed(
     fleet: CodingLoop, user: UserRepository
 ) -> None:
