@@ -30,6 +30,7 @@ from mulligan.tasks.ports.errors import (
     BadInput,
     CallCancelled,
     RunnerError,
+    SetupFailed,
     TransportFault,
     VerifierError,
     WorkspaceUnavailable,
@@ -127,6 +128,8 @@ def _run(
             return requeue_fault(context, claim, fault)
         except (WorkspaceUnavailable, CallCancelled) as error:
             return undone(context, claim, error, unasked=not asked_runner)
+        except SetupFailed as error:
+            return no_verdict(context, claim, error, unasked=True)
         except Exception as error:  # a bug in a runner is a classified failure, too
             if is_time_limit(error):
                 raise

@@ -17,7 +17,12 @@ from mulligan.tasks.jobs.merge import find_merge, item_name, merged_answer, open
 from mulligan.tasks.jobs.outcome import Outcome
 from mulligan.tasks.jobs.settle import settle_unasked
 from mulligan.tasks.jobs.verify import check_one, no_verdict, undone, verification_time
-from mulligan.tasks.ports.errors import CallCancelled, VerifierError, WorkspaceUnavailable
+from mulligan.tasks.ports.errors import (
+    CallCancelled,
+    SetupFailed,
+    VerifierError,
+    WorkspaceUnavailable,
+)
 from mulligan.tasks.ports.ledger import Claim, Finish
 from mulligan.tasks.ports.repositories import BranchCommit
 from mulligan.tasks.ports.verifiers import Verifier
@@ -72,6 +77,8 @@ def _check(
     for index in options.get("acceptance") or ():
         try:
             result = check_one(claim, answer, index, verifiers[index])
+        except SetupFailed:
+            raise  # no verifier can run
         except VerifierError as error:
             problems.append(str(error))
             continue

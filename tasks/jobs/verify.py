@@ -6,14 +6,26 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from mulligan.policies.failures.classify import message_of
-from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
+from mulligan.policies.failures.failure import (
+    FailureKind,
+    Finding,
+    VerificationResult,
+    VerificationStatus,
+)
 from mulligan.policies.jobs.job import Decoding, Job, Output, VerifierSpec
 from mulligan.policies.repair import score as scoring
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.merge import GIT_SECONDS, NOT_MERGED, merge_attempt, merge_index
 from mulligan.tasks.jobs.outcome import Outcome, Requeued, VerificationPending, VerificationStored
 from mulligan.tasks.jobs.settle import settle_answer
-from mulligan.tasks.ports.errors import BadInput, CallCancelled, VerifierError, WorkspaceUnavailable
+from mulligan.tasks.ports.errors import (
+    BadInput,
+    CallCancelled,
+    SetupBroken,
+    SetupFailed,
+    VerifierError,
+    WorkspaceUnavailable,
+)
 from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, EntryRequeued
 from mulligan.tasks.ports.verifiers import Candidate, Verifier
 
@@ -60,10 +72,25 @@ def check_one(claim: Claim, output: Output, index: int, verifier: Verifier) -> V
         return verifier.verify(candidate(claim, output))
     except (WorkspaceUnavailable, CallCancelled):
         raise  # this is neither the answer's failure nor the verifier's
+    except SetupBroken as error:
+        return _broken_setup(claim.job.verifiers[index].id, error)
+    except SetupFailed:
+        raise  # whatever the verifier is
     except VerifierError as error:
         raise VerifierError(f"{label}: {error}") from error
     except Exception as error:  # a plug-in's bug is not the answer's failure
         raise VerifierError(f"{label}: {type(error).__name__}: {message_of(error)}") from error
+
+
+def _broken_setup(verifier_id: str, error: SetupBroken) -> VerificationResult:
+    said = str(error).partition("\n")[0]
+    return VerificationResult(
+        status=VerificationStatus.FAIL,
+        verifier_id=verifier_id,
+        summary=said,
+        evidence={"kind": FailureKind.COMMAND_FAILED.value, **error.evidence},
+        errors=(Finding(message=said, code="setup_failed"),),
+    )
 
 
 def check_all(
@@ -263,7 +290,7 @@ def no_verdict(
         detail=str(error),
         counter="verifier_errors",
         limit=context.verifier_tries,
-        reason="tool_error",
+        reason="setup_failed" if isinstance(error, SetupFailed) else "tool_error",
         unasked=unasked,
     )
     return after_requeue(context, claim, requeued, str(error))

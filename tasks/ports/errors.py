@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -19,6 +19,8 @@ class MulliganError(Exception):
     │   └── OutOfCredits    it refuses all calls until somebody pays or the quota is renewed
     ├── RunnerError       the runner cannot answer this request
     ├── VerifierError     a verifier reached no verdict; this is not the answer's failure
+    │   ├── SetupFailed     a command that prepares a checkout fails
+    │   │   └── SetupBroken   it fails only with the answer, and this is the answer's failure
     │   ├── TooCostly       it takes more time or memory than allowed, or ends its process
     │   └── ProcessesBusy   no process is free for what may be too costly
     ├── MissingBlob       a stored snapshot or diff is gone
@@ -108,6 +110,18 @@ class RunnerError(MulliganError):
 
 class VerifierError(MulliganError):
     """A verifier reached no verdict: a missing program, an internal error of pytest."""
+
+
+class SetupFailed(VerifierError):
+    """A command that prepares a checkout fails. ``evidence`` is for classify_failure."""
+
+    def __init__(self, message: str, evidence: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.evidence = dict(evidence or {})
+
+
+class SetupBroken(SetupFailed):
+    """It fails with the answer and not without it: this is the answer's failure."""
 
 
 class TooCostly(VerifierError):

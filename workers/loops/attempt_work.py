@@ -24,6 +24,7 @@ from mulligan.tasks.ports.errors import (
     CallCancelled,
     RepositoryUnavailable,
     RunnerError,
+    SetupFailed,
 )
 from mulligan.tasks.ports.ledger import Entry
 from mulligan.tasks.ports.runners import Request, Runner
@@ -99,7 +100,12 @@ class AttemptWork:
                 )
             )
             self._step("cloned", request)
-            self.trees.prepare(space, checkout.directory, keep=checkout.kept is None)
+            try:
+                self.trees.prepare(space, checkout.directory, keep=checkout.kept is None)
+            except SetupFailed:
+                if checkout.kept is None:
+                    raise
+                # The work that it goes on with may have broken it, and the prompt says so.
             checkout.begin_work()
             began = checkout.save()
             if not request.may_ask():  # this process slept while it made the checkout

@@ -12,18 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from mulligan.policies.failures.command_output import first_error
 from mulligan.policies.jobs.job import escapes
-from mulligan.tasks.ports.errors import BadInput, VerifierError
+from mulligan.tasks.ports.errors import BadInput, SetupFailed
 from mulligan.workers.repositories.disk_usage import SETUPS, prune
 from mulligan.workers.repositories.file_locks import exclusive_lock, shared_lock
 from mulligan.workers.sandbox.copied_directories import copy_directory
 from mulligan.workers.sandbox.file_tree import read_file
 from mulligan.workers.sandbox.limits import Limits
+from mulligan.workers.sandbox.programs import ProgramMissing
 from mulligan.workers.sandbox.subprocesses import Completed, clean_environment, run, signal_name
+from mulligan.workers.sandbox.worker_paths import WorkerPaths
 
 MOST_BYTES = 10_000_000_000
 _VERSION = b"2"
 _LAST_LINES = 20
+_TAIL_CHARACTERS = 2_000
 _LARGEST_KEY_FILE = 64 << 20
 _WAIT_SECONDS = 600.0
 
@@ -64,7 +68,7 @@ class SetupCache:
         is never used for another, because the key need not name the scripts that commands run.
         ``read``: more that the commands may read. ``keep``: whether what they make is kept for
         others. It must be False in a checkout that an agent changed: what it did to a script would
-        be in every later checkout. Raise VerifierError if a command fails, and BadInput for
+        be in every later checkout. Raise SetupFailed if a command fails, and BadInput for
         directories outside of the checkout.
         """
         for name in setup.cache:
@@ -105,27 +109,44 @@ def _run_all(work: Path, setup: SetupCommands, limits: Limits, read: Sequence[Pa
     # the worker writes files of the operator into it.
     private = work.parent / "setup"
     for argv in setup.commands:
-        done = run(
-            argv,
-            cwd=work,
-            timeout=setup.timeout,
-            env=clean_environment(private),
-            limits=limits,
-            read=read,
-        )
+        try:
+            done = run(
+                argv,
+                cwd=work,
+                timeout=setup.timeout,
+                env=clean_environment(private),
+                limits=limits,
+                read=read,
+            )
+        except ProgramMissing as error:
+            message = f"the setup command `{shlex.join(argv)}` cannot be started: {error}"
+            raise SetupFailed(message, {"argv": list(argv)}) from error
         if done.exit_code != 0:
-            raise VerifierError(_explain(argv, done, setup.timeout))
+            raise _failure(argv, done, setup.timeout, WorkerPaths(work))
 
 
-def _explain(argv: Sequence[str], done: Completed, timeout: float) -> str:
+def _failure(
+    argv: Sequence[str], done: Completed, timeout: float, paths: WorkerPaths
+) -> SetupFailed:
+    out, err = paths.clean(done.stdout), paths.clean(done.stderr)
     if done.timed_out:
         how = f"took longer than {timeout:g} s"
     elif done.signal is not None:
         how = f"was ended by {signal_name(done.signal)}"
     else:
         how = f"failed with exit code {done.exit_code}"
-    lines = [*done.stdout.splitlines(), *done.stderr.splitlines()][-_LAST_LINES:]
-    return "\n".join([f"the setup command `{shlex.join(argv)}` {how}", *lines])
+    error = first_error(err, out)
+    said = f"the setup command `{shlex.join(argv)}` {how}" + (f": {error}" if error else "")
+    evidence = {
+        "argv": list(argv),
+        "exit_code": done.exit_code,
+        "signal": done.signal,
+        "timed_out": done.timed_out,
+        "stderr_tail": err[-_TAIL_CHARACTERS:],
+        "stdout_tail": out[-_TAIL_CHARACTERS:],
+    }
+    lines = [*out.splitlines(), *err.splitlines()][-_LAST_LINES:]
+    return SetupFailed("\n".join([said, *lines]), evidence)
 
 
 def _key(work: Path, setup: SetupCommands, owner: str) -> str:

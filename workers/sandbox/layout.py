@@ -12,7 +12,7 @@ from mulligan.policies.jobs.job import Output, Workspace
 from mulligan.policies.repair.free_repair import Coercion
 from mulligan.policies.value import Json
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.errors import VerifierError
+from mulligan.tasks.ports.errors import SetupBroken, SetupFailed, VerifierError
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.diff import apply_diff
 from mulligan.workers.sandbox.file_tree import write_tree
@@ -135,6 +135,8 @@ class AnswerLayout:
     def _prepare(self, workspace: Workspace, work: Path, output: Output) -> list[str]:
         """Run the setup; return the protected files that had to be put back or removed.
 
+        Raise SetupBroken if it fails because of the answer, and SetupFailed if it always does.
+
         It may run code of the answer. So it may add no protected file, unless it is in a directory
         of its cache, or the setup of the base makes the same one. If there is a cache, that is all
         that a setup may leave: where it is copied, there is nothing else.
@@ -151,8 +153,18 @@ class AnswerLayout:
                 self._write_base(workspace, base, beside)
                 return [name for name in names if same_file(work / name, beside / name)]
 
+        def run() -> None:
+            try:
+                trees.prepare(workspace, work, keep=is_base)
+            except SetupFailed as error:
+                if not is_base:
+                    with private_directory(self.root) as beside:
+                        self._write_base(workspace, base, beside)  # raises if it fails there, too
+                    raise SetupBroken(str(error), error.evidence) from error
+                raise
+
         return Protection(workspace.protect).restore_after(
-            lambda: trees.prepare(workspace, work, keep=is_base),
+            run,
             work,
             trees.tree(workspace.git or "", base),
             anything_in=setup.cache,

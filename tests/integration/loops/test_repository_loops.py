@@ -494,6 +494,35 @@ def test_a_conflict_of_the_branch_with_upstream_is_a_warning(
     assert files(user)["a.txt"] == "ours\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["sh", "-c", "echo error: no network >&2; exit 3"], "exit code 3: error: no network"),
+        (["no-such-program"], "no-such-program"),
+    ],
+)
+def test_a_setup_that_fails_before_the_work_is_named(
+    fleet: CodingLoop, command: list[str], said: str
+) -> None:
+    fleet.start(item("A"), setup={"run": [command]})
+    for _ in range(5):
+        fleet.wait(60)
+    view = fleet.job("A")
+    assert fleet.states(LOOP) == {"A": "failed"}
+    assert view.reason == "setup_failed"
+    assert said in (view.detail or "")
+
+
+def test_a_setup_that_an_attempt_breaks_is_its_failure(fleet: CodingLoop) -> None:
+    code = f"{GOOD}\nos.unlink('bad') if again else write('bad', '')"
+    script = "test ! -e bad || { echo error: bad is there >&2; exit 3; }"
+    setup = {"run": [["sh", "-c", script]]}
+    assert fleet.run_all(item("A"), code=code, setup=setup) == {"A": "passed"}
+    assert attempts(fleet) == 2
+    assert "exit code 3: error: bad is there" in fleet.results("A", 1)["command.subprocess"]
+    assert "bad is there" in fleet.prompt("A", 2)
+
+
 def test_a_setup_is_run_once_and_its_result_is_there_for_all(
     fleet: CodingLoop, tmp_path: Path, user: UserRepository
 ) -> None:

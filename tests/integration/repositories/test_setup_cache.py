@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.git_repositories import write
 
-from mulligan.tasks.ports.errors import BadInput, VerifierError
+from mulligan.tasks.ports.errors import BadInput, SetupFailed
 from mulligan.workers.repositories.disk_usage import cache_entries
 from mulligan.workers.repositories.setup_cache import SetupCache, SetupCommands
 from mulligan.workers.sandbox.copied_directories import copy_directory
@@ -109,16 +109,16 @@ def test_a_command_that_fails_is_reported_with_its_last_lines(
 ) -> None:
     script = "seq 100; echo no such package >&2; exit 3"
     setup = SetupCommands(commands=(("sh", "-c", script),), cache=("modules",))
-    with pytest.raises(VerifierError) as raised:
+    with pytest.raises(SetupFailed) as raised:
         prepare(cache, work, setup)
     first, *lines = str(raised.value).splitlines()
     assert first.startswith("the setup command `sh -c 'seq 100")
-    assert first.endswith("failed with exit code 3")
+    assert first.endswith("failed with exit code 3: no such package")
     assert len(lines) == 20
     assert lines[-1] == "no such package"
     assert cache_entries(tmp_path / "cache") == []
     slow = SetupCommands(commands=(("sleep", "60"),), timeout=0.2)
-    with pytest.raises(VerifierError, match=r"took longer than 0\.2 s"):
+    with pytest.raises(SetupFailed, match=r"took longer than 0\.2 s"):
         prepare(cache, work, slow)
 
 
