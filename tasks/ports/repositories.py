@@ -67,6 +67,8 @@ class FileChange:
     #: Lines; None if it is not text.
     added: int | None = None
     removed: int | None = None
+    #: Where it leads to now, if it is a symbolic link.
+    link: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,19 +116,25 @@ def file_changes(git: Git, old: str, new: str) -> list[FileChange]:
     options = ["-r", "-z", "--raw", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv"]
     parts = iter(git.read("diff-tree", *options, old, new).out.split(b"\0"))
     kinds: dict[bytes, str] = {}
+    links: dict[bytes, str] = {}
     lines: dict[bytes, tuple[int | None, int | None]] = {}
     for part in parts:
         if part.startswith(b":"):
-            kinds[next(parts)] = part.split()[-1].decode()
+            path = next(parts)
+            _, mode, _, oid, kinds[path] = part.decode().split()
+            if mode == "120000":
+                links[path] = oid
         elif part:
             added, removed, path = part.split(b"\t", 2)
             lines[path] = (_count(added), _count(removed))
+    targets = _contents(git, list(dict.fromkeys(links.values()))) if links else {}
     return [
         FileChange(
             path=display_path(path),
             kind=_KINDS.get(kind, "changed"),
             added=lines.get(path, (None, None))[0],
             removed=lines.get(path, (None, None))[1],
+            link=display_path(targets[links[path]]) if path in links else None,
         )
         for path, kind in kinds.items()
     ]

@@ -167,8 +167,8 @@ def read_file(path: Path, *, max_bytes: int | None = None) -> bytes:
         return file.read(status.st_size)
 
 
-def _require_inside(name: str, target: str) -> None:
-    """Refuse a link whose target is absolute, leaves the root or has ``..`` after a name.
+def leaves_tree(name: str, target: str) -> bool:
+    """Whether the target of a link is absolute, leaves the root or has ``..`` after a name.
 
     The name may be a link itself (``x -> .``), and then ``x/..`` is not what it seems. A link's
     own parents are always real directories.
@@ -177,7 +177,11 @@ def _require_inside(name: str, target: str) -> None:
     steps = [part != ".." for part in parts]
     climbs = steps.count(False)
     too_high = climbs > len(PurePosixPath(name).parts) - 1
-    if target.startswith("/") or too_high or steps != sorted(steps):
+    return target.startswith("/") or too_high or steps != sorted(steps)
+
+
+def _require_inside(name: str, target: str) -> None:
+    if leaves_tree(name, target):
         raise TreeRefused(f"workspace: the link {name} -> {target} leaves the workspace")
 
 

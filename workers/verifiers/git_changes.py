@@ -24,7 +24,7 @@ from mulligan.tasks.jobs.merge import NOT_MERGED
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.repositories import FileChange
 from mulligan.tasks.ports.verifiers import Candidate
-from mulligan.workers.sandbox.file_tree import Tree
+from mulligan.workers.sandbox.file_tree import Tree, leaves_tree
 from mulligan.workers.sandbox.hidden_modules import HiddenModules
 from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.protection import ALWAYS, Protection
@@ -38,8 +38,8 @@ _MARKS = (b"\n<<<<<<< ", b"\n=======\n", b"\n>>>>>>> ")
 class GitDiff:
     """The change touches no protected file and is complete.
 
-    Codes: ``no_change``, ``protected_changed``, ``protected_hidden``, ``conflict_markers``.
-    Evidence: ``files``.
+    Codes: ``no_change``, ``protected_changed``, ``protected_hidden``, ``leaves_tree``,
+    ``conflict_markers``. Evidence: ``files``.
     """
 
     id: ClassVar[str] = GIT_DIFF
@@ -74,7 +74,8 @@ class GitDiff:
             findings.append(Finding(message=said, code="no_change", actual=output.not_saved))
         else:
             before, after = trees.tree(space.git, output.base), trees.tree(space.git, commit)
-            findings += _hiding(changes, Protection(space.protect).hidden_modules(before), after)
+            findings += _leaving(changes)
+            findings += _hiding(changes, Protection(space.protect).hidden_modules(before))
             findings += _marks(changes, after, before)
         summary = f"{len(changes)} file{'s' * (len(changes) != 1)} changed"
         return VerificationResult(
@@ -102,11 +103,18 @@ def _findings(changes: Sequence[FileChange], protection: Protection) -> Iterator
             yield Finding(message=words[each.kind], code="protected_changed", path=each.path)
 
 
-def _hiding(changes: Sequence[FileChange], hidden: HiddenModules, tree: Tree) -> Iterator[Finding]:
+def _leaving(changes: Sequence[FileChange]) -> Iterator[Finding]:
+    """Yield the links that are left out of every checkout that is verified."""
+    for each in changes:
+        if each.link is not None and leaves_tree(each.path, each.link):
+            message = f"it leads out of the repository, to {each.link}"
+            yield Finding(message=message, code="leaves_tree", path=each.path)
+
+
+def _hiding(changes: Sequence[FileChange], hidden: HiddenModules) -> Iterator[Finding]:
     """Yield the new files that Python would import instead of protected ones."""
     for each in changes:
-        node = tree.get(each.path)
-        reason = hidden.reason(each.path, is_link=node is not None and node.kind == "link")
+        reason = hidden.reason(each.path, is_link=each.link is not None)
         if each.kind == "added" and reason and not ALWAYS.covers(each.path):
             yield Finding(message=reason, code="protected_hidden", path=each.path)
 

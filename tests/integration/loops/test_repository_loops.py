@@ -197,8 +197,19 @@ def test_an_agent_that_fails_without_any_work_is_asked_again(fleet: CodingLoop) 
         ("tests/test_math.py", "os.chmod('tests/test_math.py', 0o755)", "it was changed"),
         ("conftest.py", "write('conftest.py', '')", "it must not be added"),
         (
+            "outside",
+            "os.symlink('/etc/passwd', 'outside')",
+            "it leads out of the repository, to /etc/passwd",
+        ),
+        (
             "a.txt",
-            "write('a.txt', '            "a conflict in it is not resolved",
+            "os.unlink('a.txt'); os.symlink('tests/../../x', 'a.txt')",
+            "it leads out of the repository, to tests/../../x",
+        ),
+        (
+            "a.txt",
+            "write('a.txt', '<<<<<<< ours\\none\\n=======\\ntwo\\n>>>>>>> theirs\\n')",
+            "a conflict in it is not resolved",
         ),
     ],
 )
@@ -207,7 +218,10 @@ def test_work_that_may_not_be_merged_is_corrected(
 ) -> None:
     """A retry goes on with its kept work, in which protected files are as they were."""
     user.commit(TESTS)
-    undo = "pass" if name != "a.txt" else "subprocess.run(['git', 'checkout', '-q', 'a.txt'])"
+    undo = {
+        "a.txt": "os.unlink('a.txt'); subprocess.run(['git', 'checkout', '-q', 'a.txt'])",
+        "outside": "os.unlink('outside')",
+    }.get(name, "pass")
     code = f"{GOOD}\nif again:\n    {undo}\nelse:\n    {mistake}"
     assert fleet.run_all(item("A"), code=code) == {"A": "passed"}
     assert fleet.results("A", 1)["git.diff"] == f"{name}: {found}"
@@ -217,7 +231,6 @@ def test_work_that_may_not_be_merged_is_corrected(
     check_merged(fleet, user.path)
 
 
-<<<<<<< HEAD
 def test_an_attempt_that_weakens_a_protected_test_fails_by_the_real_one(
     fleet: CodingLoop, user: UserRepository
 ) -> None:
