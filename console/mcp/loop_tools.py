@@ -409,7 +409,8 @@ class RollBack(ChangeCall):
     """Undo what was merged after a checkpoint, or one item with the items that depend on it.
 
     The branch gets one more commit, and the undone items run again. Use dry_run first: it says
-    which. A worker does it: `rollback` of get_loop is null when it is done, and loop_log says so.
+    which, and whether commits of others are removed, too. A worker does it: `rollback` of get_loop
+    is null when it is done, and loop_log says so.
     """
 
     effect: ClassVar[Effect] = "destroys"

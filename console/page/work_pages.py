@@ -28,9 +28,10 @@ from mulligan.console.page.render import ShortText, address, page
 from mulligan.policies.loops.checkpoints import (
     Checkpoint,
     Rollback,
+    RollbackEffects,
+    effects_of,
     in_effect,
-    restored_by,
-    undone_by,
+    named_commits,
 )
 from mulligan.policies.loops.commands import NotPossible
 from mulligan.policies.loops.loop import LoopSnapshot
@@ -56,16 +57,29 @@ class CheckpointLine:
     """One checkpoint on the page, and what going back to it would undo."""
 
     checkpoint: Checkpoint
-    #: The items that would run again, and those whose work would be on the branch again.
-    reopens: Sequence[str]
-    restores: Sequence[str]
+    effects: RollbackEffects
 
     @property
-    def question(self) -> str:
-        words = undo_words(self.reopens) if self.reopens else ""
-        if self.restores:
-            words += f" The work of {_named(self.restores)} comes back."
-        return f"Go back to {self.checkpoint.commit[:10]}? {words.strip()}"
+    def is_possible(self) -> bool:
+        return bool(self.effects.undone or self.effects.restored)
+
+    def question(self, *, texts: bool) -> str:
+        """Ask whether to go back. ``texts``: whether the caller may read what commits are about."""
+        effects = self.effects
+        restores = [each.item for each in reversed(effects.restored)]
+        again = [each.item for each in reversed(effects.undone) if each.item not in restores]
+        parts = (
+            f"Go back to {self.checkpoint.commit[:10]}?",
+            undo_words(again) if again else "",
+            f"The earlier work of {_named(restores)} comes back." if restores else "",
+            _others("also removes", effects.removed, texts=texts),
+            _others("also brings back", effects.returned, texts=texts),
+        )
+        return " ".join(filter(None, parts))
+
+
+def _others(what: str, commits: Sequence[Checkpoint], *, texts: bool) -> str:
+    return f"It {what} {named_commits(commits, texts=texts)}." if commits else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,12 +102,11 @@ def checkpoint_lines(
 
 
 def _line(found: Sequence[Checkpoint], checkpoint: Checkpoint) -> CheckpointLine:
-    back = Rollback(id="", to=checkpoint.commit)
-    return CheckpointLine(
-        checkpoint=checkpoint,
-        reopens=tuple(each.item for each in reversed(undone_by(found, back, ()))),
-        restores=tuple(each.item for each in reversed(restored_by(found, back))),
-    )
+    try:
+        effects = effects_of(found, Rollback(id="", to=checkpoint.commit), ())
+    except NotPossible:  # another loop has worked on the branch since
+        effects = RollbackEffects()
+    return CheckpointLine(checkpoint=checkpoint, effects=effects)
 
 
 def undo_words(items: Sequence[str]) -> str:
@@ -245,7 +258,7 @@ def _undone(found: Sequence[Checkpoint], snapshot: LoopSnapshot, item: str) -> l
     if all(each.item != item for each in in_effect(found)):
         return []
     try:
-        undone = undone_by(found, Rollback(id="", item=item), snapshot.specs)
+        undone = effects_of(found, Rollback(id="", item=item), snapshot.specs).undone
     except NotPossible:
         return []
     return [each.item for each in reversed(undone)]

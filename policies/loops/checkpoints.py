@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from mulligan.policies.figures.format import counted
 from mulligan.policies.loops.commands import NotPossible
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopSnapshot
 from mulligan.policies.loops.spec import ItemSpec
@@ -14,12 +15,14 @@ from mulligan.policies.value import Value
 #: ``merge``: the work of an item. ``rollback``: it undoes merges. ``sync``: new commits of another
 #: branch. ``other``: somebody else's commit.
 CheckpointKind = Literal["merge", "rollback", "sync", "other"]
+#: Commits of others that a sentence names.
+_NAMED = 5
 #: Why an item is skipped that nobody had to work on.
 ALREADY_DONE = "already_done"
 
 
 class Rollback(Value):
-    """A rollback that was asked for and is not finished."""
+    """A rollback that was requested and is not finished."""
 
     id: str
     #: The checkpoint to go back to.
@@ -44,22 +47,22 @@ class Checkpoint:
     #: The attempt whose work was merged.
     job_id: str = ""
     attempt: int = 0
-    #: Of a rollback: the attempts whose merges it undoes, as ``job/number``.
+    #: How rollbacks name it: a merge as ``job/number``, another commit by its id.
+    name: str
+    #: Of a merge of another loop: that loop.
+    loop: str = ""
+    #: Of a rollback: what it undoes, by name.
     undoes: tuple[str, ...] = ()
-    #: Of a rollback: the attempts whose merges it brings back, which an earlier one had undone.
+    #: Of a rollback: what it brings back, which an earlier one had undone.
     restores: tuple[str, ...] = ()
     #: Of a rollback: its id.
     rollback: str = ""
     #: Whether a later rollback undid it, and none brought it back.
     undone: bool = False
 
-    @property
-    def attempt_name(self) -> str:
-        return f"{self.job_id}/{self.attempt}"
-
 
 def taken_out(rollbacks: Iterable[tuple[Iterable[str], Iterable[str]]]) -> set[str]:
-    """Return the attempts whose merges are undone. Of what rollbacks say, the newest counts.
+    """Return the names of what is undone. Of what rollbacks say, the newest counts.
 
     ``rollbacks``: what each undoes and brings back, the newest first.
     """
@@ -74,7 +77,7 @@ def marked(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Return checkpoints, the newest first, with what is undone at the first of them."""
     undone = taken_out((each.undoes, each.restores) for each in checkpoints)
     return [
-        replace(each, undone=each.kind == "merge" and each.attempt_name in undone)
+        replace(each, undone=each.kind in ("merge", "other") and each.name in undone)
         for each in checkpoints
     ]
 
@@ -84,36 +87,65 @@ def in_effect(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     return [each for each in checkpoints if each.kind == "merge" and not each.undone]
 
 
-def undone_by(
-    checkpoints: Sequence[Checkpoint], rollback: Rollback, specs: Sequence[ItemSpec]
-) -> list[Checkpoint]:
-    """Return the merges that a rollback undoes, the newest first. Raises NotPossible.
+@dataclass(frozen=True, kw_only=True)
+class RollbackEffects:
+    """What a rollback changes on the branch, the newest first."""
 
-    Those that count now and did not at its checkpoint: merged later, or brought back later.
+    #: The merges that it undoes, and those that it brings back, which an earlier one had undone.
+    undone: Sequence[Checkpoint] = ()
+    restored: Sequence[Checkpoint] = ()
+    #: The same of commits that are no work of a loop.
+    removed: Sequence[Checkpoint] = ()
+    returned: Sequence[Checkpoint] = ()
+
+
+def effects_of(
+    checkpoints: Sequence[Checkpoint], rollback: Rollback, specs: Sequence[ItemSpec]
+) -> RollbackEffects:
+    """Return what a rollback does. Raises NotPossible.
+
+    Going back to a checkpoint undoes what counts now and did not then, and brings back what counted
+    then: it takes back the rollbacks that came after it, too.
     """
-    found = in_effect(checkpoints)
+    now, then = _present(checkpoints), list[Checkpoint]()
+    if rollback.to is not None:
+        then = _present(_at(checkpoints, rollback.to))
+    gone, back = _without(now, then), _without(then, now)
     if rollback.item is not None:
-        if all(each.item != rollback.item for each in found):
+        if all(each.item != rollback.item for each in now):
             raise NotPossible(f"{rollback.item} is not merged: there is nothing to roll back")
         items = dependents({rollback.item}, specs)
-        found = [each for each in found if each.item in items]
-    elif rollback.to is None:
+        return RollbackEffects(undone=[each for each in gone if each.item in items])
+    if rollback.to is None:
         raise NotPossible("name a checkpoint or an item")
-    if rollback.to is not None:
-        then = {each.commit for each in in_effect(_at(checkpoints, rollback.to))}
-        found = [each for each in found if each.commit not in then]
-    return found
+    if other := next((each.loop for each in (*gone, *back) if each.loop), ""):
+        raise NotPossible(
+            f"work of the loop {other} on the same branch would change, too: roll back single items"
+            " instead"
+        )
+    return RollbackEffects(
+        undone=[each for each in gone if each.kind == "merge"],
+        restored=[each for each in back if each.kind == "merge"],
+        removed=[each for each in gone if each.kind == "other"],
+        returned=[each for each in back if each.kind == "other"],
+    )
 
 
-def restored_by(checkpoints: Sequence[Checkpoint], rollback: Rollback) -> list[Checkpoint]:
-    """Return the merges that a rollback brings back, the newest first.
+def _present(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Return the commits whose changes are in the newest tree, but for those from upstream."""
+    return [each for each in checkpoints if each.kind in ("merge", "other") and not each.undone]
 
-    Going back to a checkpoint takes back the rollbacks that came after it, too.
-    """
-    if rollback.item is not None or rollback.to is None:
-        return []
-    now = {each.commit for each in in_effect(checkpoints)}
-    return [each for each in in_effect(_at(checkpoints, rollback.to)) if each.commit not in now]
+
+def _without(some: Sequence[Checkpoint], others: Sequence[Checkpoint]) -> list[Checkpoint]:
+    commits = {each.commit for each in others}
+    return [each for each in some if each.commit not in commits]
+
+
+def named_commits(commits: Sequence[Checkpoint], *, texts: bool = True) -> str:
+    """Name commits of others for people. ``texts``: with what they are about."""
+    names = [f"{each.commit[:10]} {each.subject if texts else ''}".strip() for each in commits]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{counted(len(names), 'commit')} of others: {', '.join(names[:_NAMED])}{more}"
 
 
 def _at(checkpoints: Sequence[Checkpoint], commit: str) -> list[Checkpoint]:

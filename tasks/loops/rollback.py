@@ -17,10 +17,11 @@ from mulligan.policies.loops.checkpoints import (
     Checkpoint,
     CheckpointKind,
     Rollback,
+    RollbackEffects,
+    effects_of,
     marked,
+    named_commits,
     reopen,
-    restored_by,
-    undone_by,
 )
 from mulligan.policies.loops.commands import NotPossible
 from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
@@ -100,11 +101,12 @@ def _checkpoint(commit: BranchCommit, loop: str) -> Checkpoint:
     trailers = commit.trailers
     owner, _, item = trailers.get(ITEM_TRAILER, "").rpartition("/")
     job_id, _, number = trailers.get(ATTEMPT_TRAILER, "").rpartition("/")
-    merge = owner == loop and bool(job_id) and _NUMBER.fullmatch(number) is not None
+    is_work = bool(owner and job_id) and _NUMBER.fullmatch(number) is not None
+    merge = is_work and owner == loop
     kind: CheckpointKind = "merge" if merge else "other"
-    if not merge and ROLLBACK_TRAILER in trailers:
+    if not is_work and ROLLBACK_TRAILER in trailers:
         kind = "rollback"
-    elif not merge and SYNC_TRAILER in trailers:
+    elif not is_work and SYNC_TRAILER in trailers:
         kind = "sync"
     return Checkpoint(
         commit=commit.commit,
@@ -115,6 +117,8 @@ def _checkpoint(commit: BranchCommit, loop: str) -> Checkpoint:
         item=item if merge else "",
         job_id=job_id if merge else "",
         attempt=int(number) if merge else 0,
+        name=trailers[ATTEMPT_TRAILER] if is_work else commit.commit,
+        loop=owner if is_work and not merge else "",
         undoes=names_in(commit, UNDONE_TRAILER),
         restores=names_in(commit, RESTORED_TRAILER),
         rollback=trailers.get(ROLLBACK_TRAILER, ""),
@@ -140,7 +144,7 @@ def request_rollback(
         plan = preview_rollback(context, found, to=to, item=item)
         asked = asked.model_copy(update={"to": plan.to, "at": now})
         what = f"of {item}" if item else f"to {(asked.to or '')[:10]}"
-        return LoopChange(rollback=asked.model_dump_json(), note=f"a rollback {what} was asked for")
+        return LoopChange(rollback=asked.model_dump_json(), note=f"rollback {what} requested")
 
     change_loop(context, name, caller, decide)
     return asked
@@ -153,20 +157,20 @@ class RollbackPlan:
     #: The checkpoint to go back to.
     to: str | None
     item: str | None
-    #: The merges that it undoes, the newest first. Their items run again.
-    undone: Sequence[Checkpoint]
-    #: The merges that it brings back, which an earlier rollback had undone.
-    restored: Sequence[Checkpoint]
+    effects: RollbackEffects
+    #: The items whose attempts end because they depend on what is undone.
+    interrupted: Sequence[str]
 
     @property
     def items(self) -> list[str]:
-        """The items that run again, the one that was merged first at the beginning."""
-        return _items(self.undone)
+        """The items whose work is undone, the one that was merged first at the beginning."""
+        back = self.brought_back
+        return [each for each in _items(self.effects.undone) if each not in back]
 
     @property
     def brought_back(self) -> list[str]:
-        """The items whose work is on the branch again, in the same order."""
-        return _items(self.restored)
+        """The items whose earlier work is on the branch again, in the same order."""
+        return _items(self.effects.restored)
 
 
 def _items(merges: Sequence[Checkpoint]) -> list[str]:
@@ -184,14 +188,45 @@ def preview_rollback(
     checkpoints = read_checkpoints(context, snapshot)
     try:
         whole = None if to is None else find_checkpoint(checkpoints, to).commit
-        asked = Rollback(id="", to=whole, item=item)
-        undone = undone_by(checkpoints, asked, snapshot.specs)
-        restored = restored_by(checkpoints, asked)
+        effects = effects_of(checkpoints, Rollback(id="", to=whole, item=item), snapshot.specs)
     except (NotPossible, NoSuchCheckpoint) as error:
         raise LoopConflict(str(error)) from None
-    if not undone and not restored:
+    if not effects.undone and not effects.restored:
         raise LoopConflict("nothing was merged after that: there is nothing to roll back")
-    return RollbackPlan(to=whole, item=item, undone=undone, restored=restored)
+    changed = _reopened(snapshot, effects, now=0.0).items
+    merged = {*_items(effects.undone), *_items(effects.restored)}
+    ends = [each for each in changed if snapshot.record(each).state == "running"]
+    return RollbackPlan(
+        to=whole,
+        item=item,
+        effects=effects,
+        interrupted=[each for each in ends if each not in merged],
+    )
+
+
+def _reopened(snapshot: LoopSnapshot, effects: RollbackEffects, *, now: float) -> LoopChange:
+    """Return what a rollback changes about the items."""
+    merged = {each.item: each.job_id for each in effects.undone}
+    # Of several merges of one item, that of its present job.
+    merged |= _present_jobs(snapshot, effects)
+    back = _items(effects.restored)
+    return reopen(snapshot, merged, now=now, note=_note(effects), restored=back)
+
+
+def _present_jobs(snapshot: LoopSnapshot, effects: RollbackEffects) -> dict[str, str]:
+    """Return the items whose last job was merged by what is undone, with that job."""
+    jobs = {each.item: snapshot.record(each.item).job_id for each in effects.undone}
+    return {each.item: each.job_id for each in effects.undone if each.job_id == jobs[each.item]}
+
+
+def _note(effects: RollbackEffects) -> str:
+    """Say for the log what was done. Whoever reads it may not read what commits are about."""
+    items = {"rolled back": effects.undone, "brought back": effects.restored}
+    others = {"also removed": effects.removed, "also brought back": effects.returned}
+    return "; ".join(
+        [f"{what}: {', '.join(sorted(_items(each)))[:200]}" for what, each in items.items() if each]
+        + [f"{what} {named_commits(each, texts=False)}" for what, each in others.items() if each]
+    )
 
 
 def finish_rollback(context: LoopContext, name: str) -> bool:
@@ -217,28 +252,16 @@ def finish_rollback(context: LoopContext, name: str) -> bool:
     if landed is None:
         return False
     context.step("rollback_landed", name)
-    undone, back = landed.undone, {each.item for each in landed.restored}
-    parts = {"rolled back": undone, "brought back": landed.restored}
-    note = "; ".join(
-        f"{what}: {', '.join(sorted(_items(found)))[:200]}"
-        for what, found in parts.items()
-        if found
-    )
+    effects = landed.effects
 
     def decide(found: LoopSnapshot, now: float) -> LoopChange:
-        merged = {each.item: each.job_id for each in undone}
-        # Of several merges of one item, that of its present job.
-        present = {
-            each.item: each.job_id
-            for each in undone
-            if each.job_id == found.record(each.item).job_id
-        }
         if _is_pending(found, rollback):
-            return reopen(found, merged | present, now=now, note=note, restored=back)
+            return _reopened(found, effects, now=now)
+        present = _present_jobs(found, effects)
         if not landed.made or not present:
             return LoopChange()
         # Somebody else has refused it at the same time. It was made all the same.
-        return replace(reopen(found, present, now=now, note=note), rollback=None)
+        return replace(reopen(found, present, now=now, note=_note(effects)), rollback=None)
 
     change_loop(context, name, _PLANNER, decide)
     context.step("rollback_written", name)
@@ -253,9 +276,7 @@ def _is_pending(snapshot: LoopSnapshot, rollback: Rollback) -> bool:
 class _Landed:
     """The commit of a rollback that is on the branch."""
 
-    #: The merges that it undoes, and those that it brings back.
-    undone: Sequence[Checkpoint]
-    restored: Sequence[Checkpoint]
+    effects: RollbackEffects
     #: Whether this process has put it there.
     made: bool
 
@@ -274,20 +295,28 @@ def _land(context: LoopContext, reading: LoopReading, rollback: Rollback) -> _La
         history = repository.history(branch)
         checkpoints = checkpoints_of(history, snapshot.loop.name)
         if done := next((each for each in checkpoints if each.rollback == rollback.id), None):
-            merges = [each for each in checkpoints if each.kind == "merge"]
-            return _Landed(
-                undone=[each for each in merges if each.attempt_name in done.undoes],
-                restored=[each for each in merges if each.attempt_name in done.restores],
-                made=False,
-            )
-        undone = undone_by(checkpoints, rollback, snapshot.specs)
-        restored = restored_by(checkpoints, rollback)
+            return _Landed(effects=_effects_by(done, checkpoints), made=False)
+        effects = effects_of(checkpoints, rollback, snapshot.specs)
         tip = history[0].commit
-        tree = _tree(repository, rollback, history, undone)
-        commit = repository.commit(tree, (tip,), _message(rollback, undone, restored))
+        tree = _tree(repository, rollback, history, effects.undone)
+        commit = repository.commit(tree, (tip,), _message(rollback, effects))
         if repository.land(branch, old=tip, new=commit, fence=fence) is not None:
-            return _Landed(undone=undone, restored=restored, made=True)
+            return _Landed(effects=effects, made=True)
     raise RepositoryUnavailable(f"{branch} was changed {_TRIES} times during the rollback")
+
+
+def _effects_by(made: Checkpoint, checkpoints: Sequence[Checkpoint]) -> RollbackEffects:
+    """Return what a rollback that was made says that it did."""
+
+    def named(kind: CheckpointKind, names: Sequence[str]) -> list[Checkpoint]:
+        return [each for each in checkpoints if each.kind == kind and each.name in names]
+
+    return RollbackEffects(
+        undone=named("merge", made.undoes),
+        restored=named("merge", made.restores),
+        removed=named("other", made.undoes),
+        returned=named("other", made.restores),
+    )
 
 
 def _tree(
@@ -335,14 +364,12 @@ def _tree_of_checkpoint(
     return repository.tree_of(ours)
 
 
-def _message(
-    rollback: Rollback, undone: Sequence[Checkpoint], restored: Sequence[Checkpoint]
-) -> str:
+def _message(rollback: Rollback, effects: RollbackEffects) -> str:
     what = f"Undo {rollback.item}" if rollback.item else f"Go back to {(rollback.to or '')[:10]}"
     trailers = {
         ROLLBACK_TRAILER: rollback.id,
-        UNDONE_TRAILER: " ".join(each.attempt_name for each in undone),
-        RESTORED_TRAILER: " ".join(each.attempt_name for each in restored),
+        UNDONE_TRAILER: " ".join(each.name for each in (*effects.undone, *effects.removed)),
+        RESTORED_TRAILER: " ".join(each.name for each in (*effects.restored, *effects.returned)),
     }
     lines = [f"{name}: {value}" for name, value in trailers.items() if value]
     return "\n".join([what, "", *lines, ""])

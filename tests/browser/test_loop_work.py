@@ -50,7 +50,7 @@ def test_work_is_looked_at_and_undone(console: RunningConsole, fleet: CodingLoop
     assert fleet.loop.rollback == ""
     table.get_by_role("button", name="Roll back").first.click()
     dialog.get_by_role("button", name="Roll back").click()
-    expect(page.locator("#notices")).to_contain_text("The rollback was asked for")
+    expect(page.locator("#notices")).to_contain_text("Rollback requested")
     expect(page.get_by_role("region", name="Status")).to_contain_text("A worker makes it")
     expect(table.get_by_role("button", name="Roll back")).to_have_count(0)
     fleet.sweep()

@@ -127,7 +127,7 @@ def _print_repository(loop: LoopRecord, now: float) -> None:
     if pending is not None:
         what = f"of {pending.item}" if pending.item else f"to {(pending.to or '')[:10]}"
         ago = duration(now - pending.at)
-        screen.say(f"  rollback  {what}, asked for {ago} ago by {pending.by}, not made yet")
+        screen.say(f"  rollback  {what}, requested {ago} ago by {pending.by}, not made yet")
     if loop.delivery_problem:
         screen.say(f"  delivery  {loop.delivery_problem}", style="yellow")
     elif loop.delivered:

@@ -16,7 +16,7 @@ from mulligan.console.cli.options import By, Json, Yes
 from mulligan.console.cli.output import screen
 from mulligan.console.http.models import work_models
 from mulligan.policies.figures.format import counted
-from mulligan.policies.loops.checkpoints import Rollback
+from mulligan.policies.loops.checkpoints import Rollback, named_commits
 from mulligan.policies.loops.loop import LoopSnapshot
 from mulligan.tasks.loops import view
 from mulligan.tasks.loops.context import LoopContext
@@ -133,8 +133,17 @@ def _effects(name: str, plan: RollbackPlan) -> str:
     """Say what a rollback does, as a command."""
     again = "it runs" if len(plan.items) == 1 else "they run"
     undo = f"undo {_listed(plan.items)} of {name}, so that {again} again" if plan.items else ""
-    back = f"bring back {_listed(plan.brought_back)} of {name}" if plan.brought_back else ""
-    return ", and ".join(filter(None, (undo, back)))
+    back = f"bring back the earlier work of {_listed(plan.brought_back)}"
+    ends = f"end the running attempts of {_listed(plan.interrupted)}, which depend on that"
+    removed, returned = plan.effects.removed, plan.effects.returned
+    parts = {
+        undo: plan.items,
+        back: plan.brought_back,
+        ends: plan.interrupted,
+        f"also remove {named_commits(removed)}": removed,
+        f"also bring back {named_commits(returned)}": returned,
+    }
+    return ", and ".join(text for text, found in parts.items() if found)
 
 
 def _listed(items: Sequence[str]) -> str:
@@ -149,7 +158,7 @@ def _wait(context: LoopContext, name: str, asked: Rollback) -> str | None:
         while _is_pending(context, name, asked):
             if time.monotonic() > until:
                 return (
-                    f"no worker has made the rollback within {PATIENCE:g} s. It is still asked for:"
+                    f"no worker has made the rollback within {PATIENCE:g} s. It is still pending:"
                     f" `mulligan loops show {name}` says whether it was made, and `mulligan doctor`"
                     " whether the workers run"
                 )
@@ -170,7 +179,13 @@ def _report(
 ) -> None:
     if json:
         document = {"loop": name, "rollback": asked.id, "to": asked.to, "item": asked.item}
-        effects = {"reopens": plan.items, "restores": plan.brought_back}
+        effects = {
+            "reopens": plan.items,
+            "restores": plan.brought_back,
+            "interrupts": plan.interrupted,
+            "removes": [each.commit for each in plan.effects.removed],
+            "returns": [each.commit for each in plan.effects.returned],
+        }
         screen.emit({**document, **effects, "made": problem is None, "problem": problem})
     elif problem is None:
         again = f"{counted(len(plan.items), 'item')} will run again: {_listed(plan.items)}"

@@ -28,7 +28,7 @@ def print_checkpoints(found: Sequence[Checkpoint]) -> None:
         table.add_row(
             each.commit[:SHORT_ID],
             timestamp(each.at, None),
-            "merge, undone" if each.undone else each.kind,
+            f"{each.kind}, undone" if each.undone else each.kind,
             each.item,
             str(each.attempt or ""),
             each.subject,

@@ -38,14 +38,14 @@ class CheckpointRow(BaseModel):
     #: The commit before it; null if it is the first one.
     parent: str | None
     at: float
-    #: other: somebody else's commit.
+    #: other: a commit that is no work of the loop.
     kind: CheckpointKind
     subject: str
     #: Of a merge: the item, and the attempt whose work it is.
     item: str | None
     job_id: str | None
     attempt: int | None
-    #: Of a rollback: the attempts whose merges it undoes, as job/number.
+    #: Of a rollback: the attempts whose merges it undoes, as job/number, and other commits.
     undoes: list[str]
     #: Whether a later rollback undid it.
     undone: bool
@@ -109,7 +109,7 @@ class RollbackRequest(BaseModel):
 
 
 class RollbackRow(BaseModel):
-    """A rollback that was asked for and is not finished."""
+    """A rollback that was requested and is not finished."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -128,10 +128,15 @@ class RollbackPreview(BaseModel):
     item: str | None
     #: The items that would run again, in the order in which they were merged.
     reopens: list[str]
-    #: The items whose work an earlier rollback undid and this one would bring back.
+    #: The items whose earlier work, which a rollback undid, would be back.
     restores: list[str]
+    #: The items that run now and depend on these: their attempts would end.
+    interrupts: list[str]
     #: The merges that would be undone, the newest first.
     undoes: list[CheckpointRow]
+    #: Commits of others that would be removed, and those that would be back.
+    removes: list[CheckpointRow]
+    returns: list[CheckpointRow]
 
 
 def pending_rollback(loop: LoopRecord) -> RollbackRow | None:
@@ -141,12 +146,18 @@ def pending_rollback(loop: LoopRecord) -> RollbackRow | None:
 
 
 def rollback_preview(plan: RollbackPlan, *, texts: bool) -> RollbackPreview:
+    def rows(commits: Sequence[Checkpoint]) -> list[CheckpointRow]:
+        return [checkpoint_row(each, texts=texts) for each in commits]
+
     return RollbackPreview(
         to=plan.to,
         item=plan.item,
         reopens=plan.items,
         restores=plan.brought_back,
-        undoes=[checkpoint_row(each, texts=texts) for each in plan.undone],
+        interrupts=list(plan.interrupted),
+        undoes=rows(plan.effects.undone),
+        removes=rows(plan.effects.removed),
+        returns=rows(plan.effects.returned),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.cli_process import Shell, new_shell
-from support.coding_loop import LOOP, CodingLoop, has_line, item
+from support.coding_loop import LOOP, CodingLoop, has_line, item, push
 from support.git_repositories import UserRepository
 
 from mulligan.console.cli.loops import loop_work
@@ -116,10 +116,24 @@ def test_a_rollback_that_is_not_made_says_why(
 
     monkeypatch.setattr(loop_work, "PATIENCE", 0.1)
     late = say(shell, "rollback", LOOP, "--to", base[:10], "--yes", code=1)
-    assert f"It is still asked for: `mulligan loops show {LOOP}`" in late
-    assert f"rollback  to {base[:10]}, asked for " in say(shell, "show", LOOP)
+    assert f"It is still pending: `mulligan loops show {LOOP}`" in late
+    assert f"rollback  to {base[:10]}, requested " in say(shell, "show", LOOP)
     again = say(shell, "rollback", LOOP, "--item", "A", "--yes", code=2)
     assert again == "mulligan: another rollback of this loop is not finished yet"
+
+
+def test_the_question_names_commits_of_others(shell: Shell, fleet: CodingLoop) -> None:
+    base = emitted(shell, "checkpoints", LOOP)["checkpoints"][-1]["commit"]
+    pushed = push(Path(fleet.repository), "user.txt")
+    asked = say(shell, "rollback", LOOP, "--to", base[:10], code=2)
+    assert f"again, and also remove 1 commit of others: {pushed[:10]} user fix. No" in asked
+    with sweeping(fleet):
+        document = emitted(shell, "rollback", LOOP, "--to", base[:10], "--yes")
+    assert document["removes"] == [pushed]
+    assert "other, undone" in say(shell, "checkpoints", LOOP)
+    back = say(shell, "rollback", LOOP, "--to", pushed[:10], code=2)
+    assert "this would bring back the earlier work of A, " in back
+    assert f", and also bring back 1 commit of others: {pushed[:10]} user fix." in back
 
 
 def test_work_that_cannot_be_taken_out_alone_stays(shell: Shell, fleet: CodingLoop) -> None:

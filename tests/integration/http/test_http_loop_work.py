@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from support.coding_console import console_of
-from support.coding_loop import LOOP, CodingLoop, coding_document, item
+from support.coding_loop import LOOP, CodingLoop, coding_document, item, push
 from support.console_server import (
     RunningConsole,
     client_of,
@@ -195,8 +195,11 @@ def test_a_loop_is_rolled_back(tmp_path: Path) -> None:
     assert error_of(other) == (409, "key_in_use")
 
     base = rows(client)[-1]["commit"]
+    pushed = push(Path(fleet.repository), "user.txt")
     plan = post_json(client, f"{API}/rollback", to=base[:10], dry_run=True)
     assert (plan["to"], sorted(plan["reopens"])) == (base, ["A", "C"])
+    assert [each["commit"] for each in plan["removes"]] == [pushed]
+    assert (plan["returns"], plan["interrupts"]) == ([], [])
     assert get_json(client, API)["rollback"] is None, "nothing was changed"
     pending = post_json(client, f"{API}/rollback", 202, to=base[:10])["rollback"]
     assert (pending["to"], pending["item"], pending["by"]) == (base, None, "loopback")
@@ -204,8 +207,8 @@ def test_a_loop_is_rolled_back(tmp_path: Path) -> None:
     assert get_json(client, API)["rollback"] is None
     assert set(fleet.states(LOOP).values()) <= {"pending", "ready"}
     found = rows(client)
-    assert [each["kind"] for each in found[:2]] == ["rollback", "rollback"]
-    assert len(found[0]["undoes"]) == 2
+    assert [each["kind"] for each in found[:3]] == ["rollback", "other", "rollback"]
+    assert len(found[0]["undoes"]) == 3
     assert all(each["undone"] for each in found if each["kind"] == "merge")
 
 

@@ -21,6 +21,7 @@ from support.coding_loop import (
     has_line,
     item,
     merges,
+    push,
 )
 from support.git_repositories import UserRepository, add_hook, files_of, write
 from support.inline_fleet import ADA
@@ -98,6 +99,53 @@ def test_a_rollback_may_only_bring_work_back(fleet: CodingLoop, user: UserReposi
     assert fleet.states(LOOP) == dict.fromkeys("AB", "passed")
     assert merges(user.path) == ["A", "B"]
     check_merged(fleet, user.path)
+
+
+def test_a_rollback_says_which_commits_of_others_it_removes_and_brings_back(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    fleet.run_all(item("A"))
+    first = user.git("rev-parse", f"{BRANCH}^")
+    pushed = push(user.path, "user.txt")
+    fleet.roll_back(to=first)
+    notes = [each.note for each in read_log(fleet.services.loops, LOOP, limit=2)]
+    assert notes == [
+        f"rolled back: A; also removed 1 commit of others: {pushed[:10]}",
+        f"rollback to {first[:10]} requested",
+    ]
+    assert names(user) == set()
+    fleet.roll_back(to=pushed)
+    (note, *_) = (each.note for each in read_log(fleet.services.loops, LOOP, limit=1))
+    assert note == f"brought back: A; also brought back 1 commit of others: {pushed[:10]}"
+    assert names(user) == {"A.txt", "user.txt"}
+    fleet.run()
+    check_merged(fleet, user.path)
+
+
+def test_an_item_whose_earlier_work_comes_back_is_named_once(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Given B, which was undone and merged again, and a rollback to its first merge."""
+    fleet.run_all(item("A"), item("B"))
+    tip = user.git("rev-parse", BRANCH)
+    fleet.roll_back(item="B")
+    fleet.run()
+    assert merges(user.path) == ["A", "B", "B"]
+    plan = preview_rollback(fleet.services.loops, fleet.snapshot, to=tip)
+    assert (plan.items, plan.brought_back) == ([], ["B"])
+    fleet.roll_back(to=tip)
+    fleet.run()
+    assert fleet.states(LOOP) == dict.fromkeys("AB", "passed")
+    check_merged(fleet, user.path)
+
+
+def test_a_rollback_says_which_attempts_it_ends(fleet: CodingLoop) -> None:
+    fleet.start(item("A"), item("B", "A"), item("C"))
+    fleet.run(until=lambda: fleet.states(LOOP) == {"A": "passed", "B": "running", "C": "passed"})
+    plan = preview_rollback(fleet.services.loops, fleet.snapshot, item="A")
+    assert (plan.items, plan.interrupted) == (["A"], ["B"])
+    fleet.roll_back(item="A")
+    assert fleet.states(LOOP)["B"] == "pending"
 
 
 def test_a_rollback_of_one_item_takes_its_dependents_along(

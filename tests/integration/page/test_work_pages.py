@@ -18,7 +18,9 @@ from support.git_repositories import UserRepository
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.page import checkpoint_reader
 from mulligan.console.page.checkpoint_reader import CheckpointReader
-from mulligan.tasks.ports.repositories import Repository
+from mulligan.console.page.work_pages import checkpoint_lines
+from mulligan.tasks.loops.rollback import checkpoints_of
+from mulligan.tasks.ports.repositories import BranchCommit, Repository
 from mulligan.testing import real_models
 
 HTML = {"Accept": "text/html"}
@@ -80,6 +82,21 @@ def test_a_loop_shows_its_repository_and_checkpoints(client: TestClient, fleet: 
     assert f'data-call="/api/loops/{LOOP}/rollback"' in html
     every = page(client, f"{PAGE}/checkpoints")
     assert re.findall(r'data-confirm="(Go back[^"]*)"', every) == questions
+
+
+def test_the_question_names_commits_of_others() -> None:
+    """What they are about only to those who may read texts."""
+
+    def commit(name: str, subject: str, **trailers: str) -> BranchCommit:
+        return BranchCommit(
+            commit=name, tree="", parents=(), at=0.0, subject=subject, trailers=trailers
+        )
+
+    merge = {"Mulligan-Item": f"{LOOP}/A", "Mulligan-Attempt": "job/1"}
+    history = [commit("c3", "user fix"), commit("c2", "A", **merge), commit("c1", "begin")]
+    line = checkpoint_lines(checkpoints_of(history, LOOP))[-1]
+    assert line.question(texts=True).endswith("It also removes 1 commit of others: c3 user fix.")
+    assert line.question(texts=False).endswith("It also removes 1 commit of others: c3.")
 
 
 def test_a_checkpoint_and_an_item_show_what_they_changed(client: TestClient) -> None:
@@ -172,7 +189,7 @@ def test_a_pending_rollback_is_shown_and_cannot_be_asked_for_twice(
     post_json(client, f"/api/loops/{LOOP}/rollback", 202, test="B")
     for path in (PAGE, f"{PAGE}/items/B"):
         html = page(client, path)
-        assert "A rollback of B was asked for by" in text_of(html)
+        assert "A rollback of B was requested by" in text_of(html)
         assert "Roll back…" not in html
         assert "Undo…" not in html
     fleet.sweep()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,14 +14,15 @@ from mulligan.policies.loops.checkpoints import (
     Checkpoint,
     Rollback,
     dependents,
+    effects_of,
     in_effect,
     missing_merges,
+    named_commits,
     reopen,
-    restored_by,
-    undone_by,
 )
 from mulligan.policies.loops.commands import NotPossible
 from mulligan.policies.loops.loop import ItemRecord
+from mulligan.policies.loops.spec import ItemSpec
 from mulligan.tasks.loops.rollback import checkpoints_of
 from mulligan.tasks.ports.repositories import (
     ATTEMPT_TRAILER,
@@ -58,8 +60,10 @@ HISTORY = (
 )
 
 
-def names(checkpoints: list[Checkpoint]) -> list[str]:
-    return [each.item for each in checkpoints]
+def undone_by(
+    checkpoints: Sequence[Checkpoint], rollback: Rollback, specs: Sequence[ItemSpec]
+) -> list[str]:
+    return [each.item for each in effects_of(checkpoints, rollback, specs).undone]
 
 
 def test_checkpoints_end_with_the_commit_that_the_loop_began_with() -> None:
@@ -99,7 +103,7 @@ def test_a_commit_with_a_number_that_is_none_is_somebody_elses(number: str) -> N
     ],
 )
 def test_what_a_rollback_undoes(rollback: Rollback, undone: list[str]) -> None:
-    assert names(undone_by(checkpoints_of(HISTORY, "alpha"), rollback, SPECS)) == undone
+    assert undone_by(checkpoints_of(HISTORY, "alpha"), rollback, SPECS) == undone
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,7 @@ def test_what_was_undone_is_not_undone_again() -> None:
     back = commit(6, rollback="r1", undone="job-c/1 job-b/2")
     found = checkpoints_of((back, *HISTORY), "alpha")
     assert [each.item for each in found if each.undone] == ["c", "b"]
-    assert names(undone_by(found, Rollback(id="r2", to="c2"), SPECS)) == ["a"]
+    assert undone_by(found, Rollback(id="r2", to="c2"), SPECS) == ["a"]
 
 
 def test_work_that_is_merged_again_after_a_rollback_counts() -> None:
@@ -189,6 +193,35 @@ def test_an_item_that_passed_without_a_merge_is_found() -> None:
     assert missing_merges(found, history) == ["c"]
 
 
+# -- commits of others -----------------------------------------------------------------------------
+
+
+def test_going_back_names_the_commits_of_others_that_it_removes_and_brings_back() -> None:
+    pushed = (commit(6), *HISTORY)
+    effects = effects_of(checkpoints_of(pushed, "alpha"), Rollback(id="r", to="c4"), SPECS)
+    assert named_commits(effects.removed) == "1 commit of others: c6 commit 6"
+    assert named_commits(effects.removed, texts=False) == "1 commit of others: c6"
+    assert [each.item for each in effects.undone] == ["c"]
+    back = checkpoints_of((commit(7, rollback="r", undone="job-c/1 c6"), *pushed), "alpha")
+    assert [each.commit for each in back if each.undone] == ["c6", "c5"]
+    again = effects_of(back, Rollback(id="r2", to="c4"), SPECS)
+    assert (again.undone, again.removed) == ([], []), "they are gone already"
+    forth = effects_of(back, Rollback(id="r2", to="c6"), SPECS)
+    assert [each.commit for each in (*forth.restored, *forth.returned)] == ["c5", "c6"]
+
+
+def test_going_back_is_refused_if_it_changes_the_work_of_another_loop() -> None:
+    """Single items can be rolled back all the same."""
+    other = commit(6, attempt="job-z/1", item="beta/z")
+    found = checkpoints_of((other, *HISTORY), "alpha")
+    with pytest.raises(NotPossible, match=r"work of the loop beta .* roll back single items"):
+        effects_of(found, Rollback(id="r", to="c4"), SPECS)
+    assert undone_by(found, Rollback(id="r", item="b"), SPECS) == ["b"]
+    # Its own rollback has taken it out: nothing of it changes.
+    gone = checkpoints_of((commit(7, rollback="x", undone="job-z/1"), other, *HISTORY), "alpha")
+    assert undone_by(gone, Rollback(id="r", to="c4"), SPECS) == ["c"]
+
+
 # -- any history -----------------------------------------------------------------------------------
 
 _ITEMS = ("a", "b", "c", "d")
@@ -196,17 +229,18 @@ _CHAIN = specs_of({"a": (), "b": ("a",), "c": ("b",), "d": ()})
 _STEPS = st.lists(
     st.tuples(st.just("merge"), st.sampled_from(_ITEMS))
     | st.tuples(st.just("item"), st.sampled_from(_ITEMS))
-    | st.tuples(st.just("to"), st.integers(0, 30)),
+    | st.tuples(st.just("to"), st.integers(0, 30))
+    | st.tuples(st.just("push"), st.none()),
     max_size=25,
 )
 
 
 @dataclass
 class BranchModel:
-    """A branch whose trees are sets of merges: each merge has a file of its own."""
+    """A branch whose trees are sets of commits: each merge or push has a file of its own."""
 
     history: list[BranchCommit] = field(default_factory=lambda: [commit(0)])
-    trees: dict[str, frozenset[str]] = field(default_factory=lambda: {"c0": frozenset()})
+    trees: dict[str, frozenset[str]] = field(default_factory=lambda: {"c0": frozenset({"c0"})})
 
     @property
     def tree(self) -> frozenset[str]:
@@ -225,6 +259,9 @@ class BranchModel:
         number = len(self.history)
         self.land(self.tree | {f"c{number}"}, attempt=f"job-{number}/1", item=f"alpha/{item}")
 
+    def push(self) -> None:
+        self.land(self.tree | {f"c{len(self.history)}"})
+
     def undo(self, item: str) -> None:
         gone = dependents({item}, _CHAIN)
         out = {each.commit for each in self.checkpoints if each.item in gone}
@@ -236,31 +273,36 @@ class BranchModel:
         self.roll_back(Rollback(id="r", to=to), self.trees[to])
 
     def roll_back(self, rollback: Rollback, tree: frozenset[str]) -> None:
-        found = self.checkpoints
-        undone, restored = undone_by(found, rollback, _CHAIN), restored_by(found, rollback)
+        found = effects_of(self.checkpoints, rollback, _CHAIN)
+        undone, restored = (*found.undone, *found.removed), (*found.restored, *found.returned)
         assert {each.commit for each in undone} == self.tree - tree
         assert {each.commit for each in restored} == tree - self.tree
         self.land(
             tree,
             rollback="r",
-            undone=" ".join(each.attempt_name for each in undone),
-            restored=" ".join(each.attempt_name for each in restored),
+            undone=" ".join(each.name for each in undone),
+            restored=" ".join(each.name for each in restored),
         )
 
 
 @given(_STEPS)
-def test_what_counts_as_merged_is_what_the_tree_has(steps: list[tuple[str, str | int]]) -> None:
+def test_what_counts_as_merged_is_what_the_tree_has(
+    steps: list[tuple[str, str | int | None]],
+) -> None:
     model = BranchModel()
     for action, value in steps:
         if action == "merge":
             model.merge(str(value))
         elif action == "to":
-            model.go_back(int(value))
+            model.go_back(int(value or 0))
+        elif action == "push":
+            model.push()
         elif any(each.item == value for each in in_effect(model.checkpoints)):
             model.undo(str(value))
         found = model.checkpoints
-        assert {each.commit for each in in_effect(found)} == model.tree
-        merged = {each.item for each in found if each.commit in model.tree}
+        merges = {each.commit for each in found if each.kind == "merge"}
+        assert {each.commit for each in in_effect(found)} == model.tree & merges
+        merged = {each.item for each in found if each.commit in model.tree & merges}
         passed = snapshot(
             dict.fromkeys(_ITEMS, ()),
             {name: ItemRecord(state="passed", runs=1, job_id="job") for name in _ITEMS},
@@ -279,4 +321,4 @@ def test_what_was_brought_back_later_is_undone_by_going_back_before_that() -> No
         ),
         "alpha",
     )
-    assert names(undone_by(found, Rollback(id="r3", to="c6"), SPECS)) == ["c", "b"]
+    assert undone_by(found, Rollback(id="r3", to="c6"), SPECS) == ["c", "b"]
