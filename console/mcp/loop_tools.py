@@ -203,7 +203,8 @@ class ListCheckpoints(ToolCall):
 class ReadDiff(ToolCall):
     """Read what an item or a checkpoint changed: the files, and the diff as git shows it.
 
-    Give item or checkpoint. An item that is not merged has the changes of its last attempt.
+    Give item or checkpoint. Of an item that is not merged, it is the newest saved work, also of a
+    stopped attempt; of one that failed, its best attempt.
     """
 
     loop: Loop
@@ -304,9 +305,10 @@ class StartLoop(MoveLoop):
 
 
 class StopLoop(MoveLoop):
-    """Stop a loop and end the attempts that run now; their work is lost.
+    """Stop a loop and end the attempts that run now. Their items run again after start_loop.
 
-    Their items run again after start_loop. To let running attempts finish use pause_loop.
+    In a loop with a repo, what they did is kept: read_diff shows it. Other answers are lost. To let
+    running attempts finish use pause_loop.
     """
 
     effect: ClassVar[Effect] = "destroys"

@@ -81,6 +81,8 @@ class SavedWork:
     item: str
     #: As commits name it: the job and the number.
     attempt: str
+    #: The commit that it was made from; empty if there is none.
+    base: str = ""
 
 
 class Repository(Protocol):

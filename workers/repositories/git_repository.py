@@ -330,6 +330,7 @@ class GitRepository(abc.ABC):
                     at=about.at,
                     item="" if name is None else name.item,
                     attempt=about.trailers.get(ATTEMPT_TRAILER, ""),
+                    base=about.parents[0] if about.parents else "",
                 )
             )
         return sorted(works, key=lambda work: (work.at, _attempt_of(work.ref), work.ref))

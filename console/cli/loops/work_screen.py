@@ -43,7 +43,8 @@ def print_checkpoints(found: Sequence[Checkpoint]) -> None:
 def print_diff(found: WorkDiff) -> None:
     where = "on the branch" if found.merged else "not on the branch"
     files = counted(len(found.changes), "file")
-    title = f"{found.old[:SHORT_ID]}..{found.new[:SHORT_ID]}, {files}, {where}"
+    by = f"attempt {found.attempt}, " if found.attempt and not found.merged else ""
+    title = f"{found.old[:SHORT_ID]}..{found.new[:SHORT_ID]}, {files}, {by}{where}"
     screen.say(title, style="bold")
     for each in found.changes:
         screen.say(f"  {_counts(each):>12}  {each.path}{_kind(each)}")

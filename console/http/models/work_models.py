@@ -182,6 +182,8 @@ class DiffDocument(BaseModel):
     new: str | None
     #: Whether it is on the loop's branch.
     merged: bool
+    #: The attempt whose work it is; null if that is not known.
+    attempt: int | None
     files: list[FileChangeRow]
     #: As git shows it, cut after 500,000 bytes.
     diff: str
@@ -189,11 +191,12 @@ class DiffDocument(BaseModel):
 
 def diff_document(found: WorkDiff | None, *, texts: bool) -> DiffDocument:
     if found is None:
-        return DiffDocument(old=None, new=None, merged=False, files=[], diff="")
+        return DiffDocument(old=None, new=None, merged=False, attempt=None, files=[], diff="")
     return DiffDocument(
         old=found.old,
         new=found.new,
         merged=found.merged,
+        attempt=found.attempt or None,
         files=[_file_row(each, texts=texts) for each in found.changes],
         diff=found.text if texts else REDACTED,
     )

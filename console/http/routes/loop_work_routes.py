@@ -139,7 +139,10 @@ def _add_diffs(router: APIRouter, context: ConsoleContext) -> None:
 
     @router.get("/api/loops/{loop_id}/tests/{test_id}/diff", responses=errors(404, 409))
     def diff_of_test(loop_id: LoopId, test_id: TestId, caller: Reader) -> DiffDocument:
-        """Show what an item changed on the branch, or else what its last attempt did."""
+        """Show what an item changed on the branch, or else its newest saved work.
+
+        Of a failed item, that is the work of its best attempt.
+        """
         snapshot = visible_item(context, caller, loop_id, test_id)
         with context.repository_reads.place():
             found = item_diff(loops, snapshot, test_id)

@@ -31,11 +31,12 @@ from mulligan.policies.loops.spec import LoopConfig
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.jobs.outcome import Requeued
 from mulligan.tasks.jobs.submit import submit_jobs
-from mulligan.tasks.loops.change import LoopConflict, check_loop, repository_problems
+from mulligan.tasks.loops.change import LoopConflict, check_loop, move, repository_problems
 from mulligan.tasks.loops.registry import read_log
 from mulligan.tasks.loops.repository_sweep import RepositorySweep
 from mulligan.tasks.loops.rollback import preview_rollback, read_checkpoints, request_rollback
 from mulligan.tasks.loops.view import why
+from mulligan.tasks.loops.work_views import item_diff
 from mulligan.tasks.ports.ledger import Entry
 
 pytestmark = pytest.mark.real_models("command")
@@ -192,6 +193,35 @@ def test_an_item_that_was_rolled_back_and_is_done_by_others_is_skipped(
     assert fleet.states(LOOP) == {"A": "skipped", "B": "passed"}
     assert names(user) == {"B.txt"}
     check_merged(fleet, user.path)
+
+
+# -- what people see of work that is not merged ----------------------------------------------------
+
+
+def test_the_work_of_a_stopped_attempt_can_be_seen(fleet: CodingLoop) -> None:
+    """Also during the next run, which has saved nothing yet."""
+    fleet.start(item("A"), code="write('half.txt', 'half')")
+    assert item_diff(fleet.services.loops, fleet.snapshot, "A") is None
+    fleet.run(until=lambda: bool(fleet.outcomes))
+    move(fleet.services.loops, LOOP, "stop", ADA)
+    for verb in ("stop", "start"):
+        move(fleet.services.loops, LOOP, verb, ADA)
+        found = item_diff(fleet.services.loops, fleet.snapshot, "A")
+        assert found is not None
+        assert [each.path for each in found.changes] == ["half.txt"]
+        assert (found.merged, found.attempt) == (False, 1)
+        fleet.run(until=lambda: fleet.states(LOOP) == {"A": "running"})
+
+
+def test_of_a_failed_item_the_best_attempt_is_seen(fleet: CodingLoop) -> None:
+    code = "write('worse.txt' if again else 'half.txt', '')\nif again: os.remove('half.txt')"
+    checks = [check("has('half.txt')"), check("has('A.txt')")]
+    states = fleet.run_all(item("A", verifiers=checks), code=code, max_attempts=2)
+    assert states == {"A": "failed"}
+    assert len(fleet.job("A").attempts) == 2
+    found = item_diff(fleet.services.loops, fleet.snapshot, "A")
+    assert found is not None
+    assert ([each.path for each in found.changes], found.attempt) == (["half.txt"], 1)
 
 
 # -- delivery --------------------------------------------------------------------------------------
