@@ -16,7 +16,7 @@ from mulligan.policies.loops.loop import DONE, LoopChange, LoopRecord, LoopSnaps
 from mulligan.tasks.loops.change import change_loop
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.rollback import checkpoints_of, finish_rollback, repository_of
-from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
+from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, RepositoryUnavailable
 from mulligan.tasks.ports.ledger import Requester
 from mulligan.tasks.ports.repositories import Repository
 
@@ -63,12 +63,17 @@ class RepositorySweep:
         )
 
     def _guarded(self, loop: LoopRecord, step: Callable[[LoopRecord], int]) -> int:
-        """One repository that is away, or not what it was, must not hold up the others."""
+        """Nothing that is wrong with one loop may hold up the others."""
         try:
             return step(loop)
+        except LedgerUnavailable:
+            raise
         except (RepositoryUnavailable, BadInput) as error:
             self._say(f"The repository of the loop {loop.name} cannot be used: {error}")
-            return 0
+        except Exception as error:  # a defect
+            if self._say(f"The repository of the loop {loop.name} was not looked after: {error!r}"):
+                log.exception("The sweep goes on without it")
+        return 0
 
     def _say(self, message: str) -> bool:
         """Log a problem, unless it was logged before. Return whether it was not."""
@@ -94,7 +99,26 @@ class RepositorySweep:
         reading = self.context.ledger.read_loop(loop.name)
         if reading is None or not _is_done(reading.snapshot):
             return 0
-        return int(deliver(self.context, reading.snapshot))
+        return int(self._try_delivery(reading.snapshot))
+
+    def _try_delivery(self, snapshot: LoopSnapshot) -> bool:
+        """Deliver a loop. What prevents it is a problem of this loop, unless it was delivered."""
+        try:
+            return deliver(self.context, snapshot)
+        except LedgerUnavailable:
+            raise
+        except Exception as error:
+            if not snapshot.loop.delivered:
+                away = isinstance(error, RepositoryUnavailable | BadInput)
+                what = (
+                    "the repository cannot be used"
+                    if away
+                    else f"an internal error ({type(error).__name__})"
+                )
+                # Where it is does not concern everybody who sees the loop.
+                problem = f"{what}: the logs of the control workers say more"
+                _write_down(self.context, snapshot.loop, problem=problem)
+            raise
 
     def _prove(self, loop: LoopRecord) -> int:
         now = self.context.ledger.now()
@@ -149,6 +173,12 @@ def deliver(context: LoopContext, snapshot: LoopSnapshot) -> bool:
         if not _may_run_command(context, loop.name, tip):
             return False
         problem = context.run_delivery(loop.config, tip)
+    _write_down(context, loop, tip=tip, problem=problem)
+    return not problem
+
+
+def _write_down(context: LoopContext, loop: LoopRecord, *, tip: str = "", problem: str) -> None:
+    """Record that a loop was delivered, or why not: in its log if that is new."""
     note = f"not delivered: {problem}" if problem else f"delivered {tip[:10]}"
     change = LoopChange(
         delivered="" if problem else tip,
@@ -157,7 +187,6 @@ def deliver(context: LoopContext, snapshot: LoopSnapshot) -> bool:
         note="" if problem and problem == loop.delivery_problem else note,
     )
     change_loop(context, loop.name, _DELIVERY, lambda _found, _now: change)
-    return not problem
 
 
 def _may_run_command(context: LoopContext, name: str, tip: str) -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from mulligan.policies.failures.command_output import first_error
+from mulligan.policies.jobs.job import Seconds
 from mulligan.policies.loops.spec import LoopConfig
-from mulligan.tasks.ports.errors import VerifierError
+from mulligan.tasks.jobs.validation_errors import problems_of
+from mulligan.tasks.ports.errors import BadInput, VerifierError
 from mulligan.workers.loops.workspace_trees import WorkspaceTrees
 from mulligan.workers.sandbox.file_tree import write_tree
 from mulligan.workers.sandbox.limits import Limits
@@ -16,9 +19,16 @@ from mulligan.workers.sandbox.subprocesses import clean_environment, run
 from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.settings.model import Settings
 
-_SECONDS = 600.0
 #: Seconds beyond the timeout of the command, to write its files and to end it.
 _SLACK = 60.0
+
+
+class _Command(BaseModel):
+    """A command, as `[commands.NAME]` defines it."""
+
+    argv: tuple[str, ...] = Field(min_length=1)
+    timeout: Seconds = Field(default=600.0, gt=0)
+    network: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,19 +41,20 @@ class Delivery:
 
     def run(self, config: LoopConfig, commit: str) -> str:
         """Run the command of a loop. Return what is wrong, if anything."""
-        options = self._options(config)
-        if options is None:
-            return f"mulligan.toml has no command {config.deliver.command!r}"
+        try:
+            command = self._command(config)
+        except BadInput as error:
+            return str(error)
         names = {"LOOP": config.name, "BRANCH": config.target, "COMMIT": commit}
         with private_directory() as work:
             write_tree(self.trees.tree(config.repo or "", commit), work)
             try:
                 done = run(
-                    list(options["argv"]),
+                    list(command.argv),
                     cwd=work,
-                    timeout=_timeout(options),
+                    timeout=command.timeout,
                     env=clean_environment(work.parent, names),
-                    limits=self.limits.reaching(tuple(options.get("network", ()))),
+                    limits=self.limits.reaching(command.network),
                 )
             except VerifierError as error:
                 return str(error)
@@ -51,18 +62,26 @@ class Delivery:
                 return ""
             said = first_error(WorkerPaths(work).clean(done.stderr), done.stdout)
         how = "was killed" if done.exit_code is None else f"exited with code {done.exit_code}"
-        return f"{options['argv'][0]} {how}: {said}"[:300]
+        return f"{command.argv[0]} {how}: {said}"[:300]
 
     def longest(self, config: LoopConfig) -> float:
         """Return the seconds after which a delivery has ended, also if its process was lost."""
-        return _timeout(self._options(config) or {}) + _SLACK
+        try:
+            return self._command(config).timeout + _SLACK
+        except BadInput:  # which is said when it runs
+            return _SLACK
 
-    def _options(self, config: LoopConfig) -> dict[str, Any] | None:
-        command = config.deliver.command
-        if isinstance(command, str):
-            return self.settings.commands.get(command)
-        return {"argv": command}
-
-
-def _timeout(options: dict[str, Any]) -> float:
-    return float(options.get("timeout", _SECONDS))
+    def _command(self, config: LoopConfig) -> _Command:
+        """Return the command of a loop. Raises BadInput."""
+        named = config.deliver.command
+        if not isinstance(named, str):
+            return _Command(argv=named or ())
+        if named not in self.settings.commands:
+            raise BadInput(
+                f"mulligan.toml has no command {named!r}: add it, and restart the control workers"
+            )
+        try:
+            return _Command.model_validate(self.settings.commands[named])
+        except ValidationError as error:
+            wrong = "; ".join(map(str, problems_of(error, _Command)))
+            raise BadInput(f"[commands.{named}] of mulligan.toml: {wrong}") from None

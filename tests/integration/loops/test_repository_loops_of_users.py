@@ -37,6 +37,7 @@ from mulligan.tasks.loops.repository_sweep import RepositorySweep
 from mulligan.tasks.loops.rollback import preview_rollback, read_checkpoints, request_rollback
 from mulligan.tasks.loops.view import why
 from mulligan.tasks.loops.work_views import item_diff
+from mulligan.tasks.ports.errors import RepositoryUnavailable
 from mulligan.tasks.ports.ledger import Entry
 
 pytestmark = pytest.mark.real_models("command")
@@ -300,6 +301,52 @@ def test_a_command_delivers_a_completed_loop(fleet: CodingLoop, user: UserReposi
     tip = user.git("rev-parse", BRANCH)
     assert fleet.loop.delivery_problem == f"python3 exited with code 1: {LOOP} {BRANCH} {tip} done"
     assert not fleet.loop.delivered
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"argv": ["sh", "-c", "exit 3"], "timeout": "6s"}, "sh exited with code 3: "),
+        ({"argv": ["true"], "timeout": "soon"}, "[commands.publish] of mulligan.toml: timeout: "),
+        ({"timeout": 6}, "[commands.publish] of mulligan.toml: argv: "),
+    ],
+)
+def test_a_configured_command_delivers_within_its_time(
+    tmp_path: Path, user: UserRepository, options: dict[str, Any], problem: str
+) -> None:
+    fleet = CodingLoop(tmp_path, user.path, commands={"publish": options})
+    fleet.run_all(item("A"), deliver={"command": "publish"})
+    fleet.sweep()
+    assert fleet.loop.delivery_problem.startswith(problem)
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), RepositoryUnavailable("/srv/shop is away")])
+def test_an_error_of_one_delivery_holds_up_no_other(
+    fleet: CodingLoop, user: UserRepository, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Given two loops, of which the first one to be looked at cannot be delivered."""
+    fleet.run_all(item("A"), deliver={"command": ["true"]})
+    fleet.create(coding_document(user.path, item("A"), name="later", deliver={"command": ["true"]}))
+    fleet.run()
+    first, second = [each.name for each in fleet.ledger.loops()]
+
+    def deliver(config: LoopConfig, _commit: str) -> str:
+        if config.name == first:
+            raise error
+        return ""
+
+    sweep = RepositorySweep(replace(fleet.services.loops, run_delivery=deliver))
+    for _ in range(3):
+        sweep.deliver()
+        fleet.clock.shift += 120
+    found = {each.name: each for each in fleet.ledger.loops()}
+    assert found[second].delivered
+    assert not found[first].delivered
+    assert "the logs of the control workers say more" in found[first].delivery_problem
+    assert "/srv" not in found[first].delivery_problem
+    notes = [each.note for each in read_log(fleet.services.loops, first, limit=20)]
+    assert len([each for each in notes if each.startswith("not delivered")]) == 1
+    assert len([each for each in caplog.messages if first in each]) == 1
 
 
 def test_a_delivery_is_made_once_and_tried_again_after_a_while(
