@@ -27,6 +27,7 @@ Cause = Literal[
     "planning",
     "worker",
     "repository",
+    "delivery",
     "runs",
     "done",
 ]
@@ -115,7 +116,7 @@ def why_loop(snapshot: LoopSnapshot, fleet: FleetState, job: JobWaits, now: floa
     if (held := _why_held(snapshot, fleet, now)) is not None:
         return held
     if snapshot.loop.state == "completed":
-        return Reason(cause="done", text="every item passed or was skipped")
+        return _why_completed(snapshot)
     if snapshot.loop.state == "blocked" and (stuck := stuck_items(snapshot)):
         reason = why_item(snapshot, stuck[0], fleet, job, now)
         return replace(reason, text=f"nothing can go on: {reason.text}")
@@ -129,6 +130,14 @@ def why_loop(snapshot: LoopSnapshot, fleet: FleetState, job: JobWaits, now: floa
     if snapshot.count("ready"):
         return _why_no_slot(snapshot, fleet, job)
     return _not_planned(fleet)
+
+
+def _why_completed(snapshot: LoopSnapshot) -> Reason:
+    done, problem = "every item passed or was skipped", snapshot.loop.delivery_problem
+    if not problem:
+        return Reason(cause="done", text=done)
+    text = f"{done}, but the work is not delivered: {problem}. It is tried again every minute"
+    return Reason(cause="delivery", text=text)
 
 
 def running_item(snapshot: LoopSnapshot) -> str | None:

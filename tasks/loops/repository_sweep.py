@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from mulligan.policies.loops.checkpoints import missing_merges
 from mulligan.policies.loops.loop import DONE, LoopChange, LoopRecord, LoopSnapshot
+from mulligan.policies.loops.spec import LoopConfig
 from mulligan.tasks.loops.change import change_loop
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.rollback import checkpoints_of, finish_rollback, repository_of
@@ -28,6 +29,10 @@ PROOF_INTERVAL = 600.0
 #: Seconds before a delivery that failed is tried again, and a delivered branch is looked at again.
 DELIVERY_INTERVAL = 60.0
 _TRIES = 5
+#: Lines of a log among which a problem is not repeated, by another process or after a restart.
+_RECENT = 200
+#: Conflicting files that are named.
+_LISTED = 3
 
 
 @dataclass
@@ -128,11 +133,18 @@ class RepositorySweep:
         reading = self.context.ledger.read_loop(loop.name)
         if reading is None:
             return 0
-        missing = missing_work(self.context, reading.snapshot)
-        if missing and self._say(f"{loop.name}: {missing}"):
-            note = LoopChange(note=missing)
-            change_loop(self.context, loop.name, _PROOF, lambda _found, _now: note)
+        self._note(loop.name, missing_work(self.context, reading.snapshot))
+        self._note(loop.name, sync_problem(self.context, reading.snapshot))
         return forget_old_work(self.context, reading.snapshot)
+
+    def _note(self, name: str, problem: str) -> None:
+        """Write a problem into the log of its loop, unless it is there already."""
+        if not problem or not self._say(f"{name}: {problem}"):
+            return
+        if any(each.note == problem for each in self.context.ledger.loop_log(name, limit=_RECENT)):
+            return
+        note = LoopChange(note=problem)
+        change_loop(self.context, name, _PROOF, lambda _found, _now: note)
 
 
 def _is_done(snapshot: LoopSnapshot) -> bool:
@@ -217,13 +229,55 @@ def _move_forward(repository: Repository, loop: LoopRecord, tip: str) -> str:
         if old == tip or repository.contains(target, tip):
             return ""
         if not repository.contains(loop.config.target, old):
-            return f"{target} has commits that {loop.config.target} does not have: set sync"
+            return _behind(repository, loop.config, tip, old)
         if folder := repository.checked_out(target):
             return f"{target} is checked out in {folder}: switch to another branch there"
         fence = repository.take_fence(loop.name)
         if repository.land(target, old=old, new=tip, fence=fence) is not None:
             return ""
     return f"{target} changes too often"
+
+
+def _behind(repository: Repository, config: LoopConfig, tip: str, upstream: str) -> str:
+    """Say what to do about a branch that the loop's is behind.
+
+    Nothing verifies what a merge here would make, so a person or the next item merges.
+    """
+    target, branch = config.deliver.fast_forward, config.target
+    conflicts = _conflicts(repository, tip, upstream)
+    where = f" and conflicts with it in {conflicts}" if conflicts else ""
+    synced = config.sync is not None and repository.resolve(config.sync) == upstream
+    helps = synced and not conflicts
+    add = ", or add an item: its merge takes them over if both pass together" if helps else ""
+    return (
+        f"{target} has commits that {branch} does not have{where}: merge {branch} into {target}"
+        f" yourself{add}"
+    )
+
+
+def sync_problem(context: LoopContext, snapshot: LoopSnapshot) -> str:
+    """Say that what is new in the branch of `sync` cannot be merged into the loop's."""
+    sync, target = snapshot.config.sync, snapshot.config.target
+    if sync is None:
+        return ""
+    repository = repository_of(context, snapshot)
+    upstream, tip = repository.resolve(sync), repository.resolve(target)
+    if upstream is None or tip is None or repository.contains(target, upstream):
+        return ""
+    conflicts = _conflicts(repository, tip, upstream)
+    if not conflicts:
+        return ""
+    return (
+        f"{sync} is not merged into {target} (sync): they conflict in {conflicts}. Merge it there"
+        " yourself"
+    )
+
+
+def _conflicts(repository: Repository, ours: str, theirs: str) -> str:
+    """Return the files in which two commits conflict, as text."""
+    paths = [each.path for each in repository.merge(ours, theirs).conflicts]
+    more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
+    return ", ".join(paths[:_LISTED]) + more
 
 
 def forget_old_work(context: LoopContext, snapshot: LoopSnapshot) -> int:

@@ -79,9 +79,14 @@ def print_loops(loops: Sequence[LoopSummary]) -> None:
             f"{each.counts.get('passed', 0)}/{len(each.items)}",
             str(each.loop.config.priority),
             ", ".join(each.running[:3]) + (" …" if len(each.running) > 3 else ""),
-            each.loop.reason or _not_running(each),
+            each.loop.reason or _not_delivered(each.loop) or _not_running(each),
         )
     screen.out().print(table)
+
+
+def _not_delivered(loop: LoopRecord) -> str:
+    is_over = loop.state == "completed" and loop.delivery_problem
+    return f"not delivered: {loop.delivery_problem}" if is_over else ""
 
 
 def _not_running(summary: LoopSummary) -> str:

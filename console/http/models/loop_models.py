@@ -57,6 +57,8 @@ class LoopRow(BaseModel):
     created_at: float
     started_at: float | None
     finished_at: float | None
+    #: Why a completed loop is not delivered.
+    delivery_problem: str | None
 
 
 class LoopList(BaseModel):
@@ -114,9 +116,8 @@ class LoopDetail(LoopRow):
     branch: str | None
     #: A rollback that is not finished yet.
     rollback: RollbackRow | None
-    #: The commit of the branch that was delivered last, and why that failed.
+    #: The commit of the branch that was delivered last.
     delivered: str | None
-    delivery_problem: str | None
 
 
 class CreatedLoop(LoopDetail):
@@ -279,6 +280,7 @@ def _row_fields(summary: LoopSummary) -> dict[str, Any]:
         "created_at": loop.created_at,
         "started_at": loop.started_at,
         "finished_at": loop.finished_at,
+        "delivery_problem": loop.delivery_problem or None,
     }
 
 
@@ -306,7 +308,6 @@ def _detail_fields(view: LoopView, why: Reason, *, texts: bool) -> dict[str, Any
         "branch": config.target if config.repo is not None else None,
         "rollback": pending_rollback(snapshot.loop),
         "delivered": snapshot.loop.delivered or None,
-        "delivery_problem": snapshot.loop.delivery_problem or None,
     }
 
 

@@ -27,12 +27,14 @@ from support.git_repositories import UserRepository, add_hook, files_of, write
 from support.inline_fleet import ADA
 from support.jobs import read_job
 
+from mulligan.console.cli.loops.loop_screen import print_loops
+from mulligan.console.http.models.loop_models import row
 from mulligan.policies.loops.spec import LoopConfig
 from mulligan.tasks.jobs.attempt import run_attempt
 from mulligan.tasks.jobs.outcome import Requeued
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.loops.change import LoopConflict, check_loop, move, repository_problems
-from mulligan.tasks.loops.registry import read_log
+from mulligan.tasks.loops.registry import list_loops, read_log
 from mulligan.tasks.loops.repository_sweep import RepositorySweep
 from mulligan.tasks.loops.rollback import preview_rollback, read_checkpoints, request_rollback
 from mulligan.tasks.loops.view import why
@@ -267,6 +269,74 @@ def test_a_branch_that_is_checked_out_is_delivered_later(
     assert (fleet.loop.delivery_problem, fleet.loop.delivered) == (
         "",
         user.git("rev-parse", BRANCH),
+    )
+
+
+@pytest.mark.parametrize("sync", ["release", None])
+def test_a_branch_that_moved_is_delivered_when_somebody_has_merged(
+    fleet: CodingLoop,
+    user: UserRepository,
+    sync: str | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Given new commits in the branch to deliver to, with which nothing was verified."""
+    monkeypatch.setenv("COLUMNS", "300")
+    user.git("branch", "release")
+    fleet.run_all(item("A"), deliver={"fast_forward": "release"}, sync=sync)
+    user.git("switch", "-q", "release")
+    user.commit({"other.txt": "other\n"})
+    user.git("switch", "-q", "main")
+    fleet.sweep()
+    problem = (
+        f"release has commits that {BRANCH} does not have: merge {BRANCH} into release yourself"
+    )
+    if sync:
+        problem += ", or add an item: its merge takes them over if both pass together"
+    assert fleet.loop.delivery_problem == problem
+    reason = why(fleet.services.loops, LOOP)
+    assert (reason.cause, problem in reason.text) == ("delivery", True)
+    (listed,) = list_loops(fleet.services.loops)
+    assert row(listed).delivery_problem == problem
+    print_loops([listed])
+    assert "not delivered: release has commits" in " ".join(capsys.readouterr().out.split())
+    if sync:
+        fleet.add(item("B"))
+        fleet.run()
+    else:
+        user.git("switch", "-q", "release")
+        user.git("merge", "-q", "--no-edit", BRANCH)
+    fleet.clock.shift += 120
+    fleet.sweep()
+    assert (fleet.loop.delivery_problem, fleet.loop.delivered) == (
+        "",
+        user.git("rev-parse", BRANCH),
+    )
+    assert names(user, "release") >= {"A.txt", "other.txt"}
+    assert why(fleet.services.loops, LOOP).cause == "done"
+
+
+def test_a_conflict_with_upstream_is_in_the_log_once(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    user.git("branch", "release")
+    code = f"{GOOD}\nwrite('a.txt', 'ours\\n')"
+    fleet.run_all(item("A"), code=code, sync="release", deliver={"fast_forward": "release"})
+    user.git("switch", "-q", "release")
+    user.commit({"a.txt": "theirs\n"})
+    user.git("switch", "-q", "main")
+    for _ in range(3):
+        # Each time another process: one that was restarted, or another control worker.
+        sweep = RepositorySweep(fleet.services.loops)
+        sweep.run()
+        sweep.deliver()
+        fleet.clock.shift += 1200
+    notes = [each.note for each in read_log(fleet.services.loops, LOOP, limit=50)]
+    said = f"release is not merged into {BRANCH} (sync): they conflict in a.txt. Merge it there"
+    assert len([each for each in notes if each.startswith(said)]) == 1
+    assert fleet.loop.delivery_problem == (
+        f"release has commits that {BRANCH} does not have and conflicts with it in a.txt: merge"
+        f" {BRANCH} into release yourself"
     )
 
 

@@ -478,6 +478,10 @@ def test_an_item_that_has_begun(job: JobWaits, expected: tuple[str, str, str | N
 # -- loops -----------------------------------------------------------------------------------------
 
 
+def not_delivered(found: LoopSnapshot) -> LoopSnapshot:
+    return replace(found, loop=replace(found.loop, delivery_problem="main is checked out"))
+
+
 @pytest.mark.parametrize(
     ("found", "fleet", "job", "expected"),
     [
@@ -486,6 +490,17 @@ def test_an_item_that_has_begun(job: JobWaits, expected: tuple[str, str, str | N
             FREE,
             RUNS,
             ("done", "every item passed or was skipped", None),
+        ),
+        (
+            not_delivered(one("passed", state="completed")),
+            FREE,
+            RUNS,
+            (
+                "delivery",
+                "every item passed or was skipped, but the work is not delivered: main is checked"
+                " out. It is tried again every minute",
+                None,
+            ),
         ),
         (
             snapshot(
