@@ -50,6 +50,8 @@ lose_message    a message is lost; also duplicate, delay, purge (all of them), b
 provider_away   every provider fails for ``seconds``; provider_limit: it answers 429;
 provider_unpaid it is out of credits
 verifier_broken the verifier reaches no verdict
+repository_away nobody reaches a repository for ``seconds``
+push            before a call to a repository, people put commits on the branches of its loops
 =============== ===========================================================================
 
 With ``Simulation(planners=1)``, ``simulation.fleet.loops`` creates and changes loops, made by

@@ -16,6 +16,8 @@ VERIFIER_FAULTS = ("verifier_broken",)
 RECEIVER_FAULTS = ("receiver_away",)
 #: Calls to a repository. The last one lasts for some seconds and concerns everybody.
 REPOSITORY_FAULTS = ("lose_request", "lose_reply", "repository_away")
+#: Just before a call to a repository, people put commits on the branches of its loops.
+PUSH = "push"
 
 Refusal = Literal["OOM", "READONLY", "BUSY", "LOADING"]
 REFUSALS: tuple[Refusal, ...] = ("OOM", "READONLY", "BUSY", "LOADING")

@@ -148,8 +148,8 @@ class LoopFleet:
         if config is not None and config.repo is not None:
             process = self._world.process("person")
             self._world.note(process, f"push {path} to {branch}")
-            model = self._world.repositories.model(config.repo)
-            model.push(branch, path, f"{self._world.scheduler.now:.3f}")
+            repositories = self._world.repositories
+            repositories.push(repositories.model(config.repo), branch, path)
 
     # -- people -----------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ _REPOSITORY_VERBS = (
 )  # fmt: skip
 #: Where faults happen beside those of jobs, and their weights.
 LOOP_CALLS = {"read_loop": 4, "write_loop": 8, "create_loop": 1, "loop_read": 4, "loop_written": 4}
+#: Calls of a merge, at which people come between with a commit of theirs.
+PUSH_CALLS = ("git_merge", "git_commit", "git_tree_of", "git_land")
 REPOSITORY_CALLS = {
     "begin_merge": 12,
     "claim_verification": 8,

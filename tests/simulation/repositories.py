@@ -16,6 +16,7 @@ from mulligan.tasks.ports.repositories import (
     MergedTree,
     SavedWork,
 )
+from simulation.faults import PUSH
 from simulation.scheduler import Process
 
 if TYPE_CHECKING:
@@ -138,13 +139,15 @@ class GitModel:
         self._fences += 1
         return _id(f"fence {self._fences}")
 
-    def push(self, branch: str, path: str, content: str) -> None:
-        """Let somebody else put a commit on a branch, without a fence."""
+    def push(self, branch: str, path: str, content: str) -> str | None:
+        """Let somebody else put a commit on a branch, without a fence. Return it."""
         tip = self.tip(branch)
-        if tip is not None:
-            tree = self.make_tree({**self.files(tip), path: content})
-            message = f"Change {path}\n"
-            self.refs[f"refs/heads/{branch}"] = self.make_commit(tree, (tip,), message)
+        if tip is None:
+            return None
+        tree = self.make_tree({**self.files(tip), path: content})
+        new = self.make_commit(tree, (tip,), f"Change {path}\n")
+        self.refs[f"refs/heads/{branch}"] = new
+        return new
 
 
 class SimulatedRepository:
@@ -161,6 +164,8 @@ class SimulatedRepository:
         world, name = self._world, f"git_{call}"
         found = world.before(self._process, name)
         kinds = {fault.kind for fault in found}
+        if PUSH in kinds:
+            world.repositories.push_everywhere(self.model)
         if world.repositories.away or "lose_request" in kinds:
             world.record(self._process, name, detail, "not reached")
             raise RepositoryUnavailable("simulated: the repository was not reached")
@@ -197,6 +202,7 @@ class SimulatedRepository:
     def history(self, branch: str, *, until: str | None = None) -> Sequence[BranchCommit]:
         def effect() -> Sequence[BranchCommit]:
             tip = self.model.tip(branch)
+            self._world.checker.repositories.looked(self.model, branch, self._process)
             if tip is None:
                 return ()
             cut = until is not None and until in self.model.ancestors(tip)
@@ -286,7 +292,7 @@ class SimulatedRepository:
             refs[f"refs/heads/{branch}"] = new
             refs[name] = self.model.unique()
             self._world.checker.repositories.landed(
-                self.model, branch, old=old, new=new, loop=fence.loop, process=self._process
+                self.model, branch, old=old, new=new, fence=fence, process=self._process
             )
             return Fence(loop=fence.loop, value=refs[name])
 
@@ -334,6 +340,18 @@ class Repositories:
 
     def open(self, process: Process, name: str) -> SimulatedRepository:
         return SimulatedRepository(self.world, process, name, self.model(name))
+
+    def push(self, model: GitModel, branch: str, path: str) -> None:
+        """Let a person put a commit on a branch, which must stay there."""
+        new = model.push(branch, path, f"{self.world.scheduler.now:.3f}")
+        if new is not None:
+            self.world.checker.repositories.pushed(model, branch, new)
+
+    def push_everywhere(self, model: GitModel) -> None:
+        """Let people put a commit on the branch of every loop in a repository."""
+        for config in self.world.checker.repositories.configs.values():
+            if self.by_name.get(config.repo or "") is model:
+                self.push(model, config.target, "docs")
 
     def back(self) -> None:
         self.away = False

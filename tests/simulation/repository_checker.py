@@ -17,7 +17,12 @@ from mulligan.policies.loops.loop import ItemRecord
 from mulligan.policies.loops.spec import LoopConfig, LoopDocument
 from mulligan.policies.repair.retry import FREE_CONFLICTS, MAX_ATTEMPTS, REPEATED_FAILURE
 from mulligan.tasks.ports.ledger import Entry, JobView
-from mulligan.tasks.ports.repositories import ATTEMPT_TRAILER, ROLLBACK_TRAILER, SYNC_TRAILER
+from mulligan.tasks.ports.repositories import (
+    ATTEMPT_TRAILER,
+    ROLLBACK_TRAILER,
+    SYNC_TRAILER,
+    Fence,
+)
 from mulligan.workers.ledger import keys
 from simulation.agents import own_path
 from simulation.repositories import Files, GitModel
@@ -56,6 +61,10 @@ class RepositoryChecker:
     rollbacks: dict[str, AskedRollback] = field(default_factory=dict)
     #: Loop → the process that took its fence last.
     _fences: dict[str, Process] = field(default_factory=dict)
+    #: Loop and process → the fence when the process read the loop's branch last.
+    _looked: dict[tuple[str, Process], str | None] = field(default_factory=dict)
+    #: What people have put on branches: repository, branch, commit.
+    _pushed: list[tuple[GitModel, str, str]] = field(default_factory=list)
     #: Reference → the commit that was saved there last.
     _saved: dict[str, tuple[GitModel, str]] = field(default_factory=dict)
     #: Items that a person has reset, skipped or stopped: loop and item → when, last.
@@ -161,10 +170,20 @@ class RepositoryChecker:
     def fenced(self, loop: str, process: Process) -> None:
         self._fences[loop] = process
 
+    def looked(self, model: GitModel, branch: str, process: Process) -> None:
+        """Note the fence under which a process reads what is on a branch."""
+        for loop, config in self.configs.items():
+            if config.target == branch:
+                self._looked[loop, process] = model.refs.get(f"refs/mulligan/fence/{loop}")
+
+    def pushed(self, model: GitModel, branch: str, commit: str) -> None:
+        self._pushed.append((model, branch, commit))
+
     def landed(
-        self, model: GitModel, branch: str, *, old: str, new: str, loop: str, process: Process
+        self, model: GitModel, branch: str, *, old: str, new: str, fence: Fence, process: Process
     ) -> None:
         """Check what a process has just put on a branch."""
+        loop = fence.loop
         line = model.line(new)
         fresh = line[: next((i for i, each in enumerate(line) if each.id == old), 0)]
         if not fresh:  # invariant (c)
@@ -173,6 +192,8 @@ class RepositoryChecker:
             self._violated(f"{process.name} moved {branch} after its fence was taken")
         if branch != self.configs[loop].target:
             return
+        if self._looked.get((loop, process)) != fence.value:  # invariant (d)
+            self._violated(f"{process.name} moved {branch}, but looked before it took the fence")
         names = Counter(each.trailers.get(ATTEMPT_TRAILER) for each in line)
         for each in fresh:
             trailers = each.trailers
@@ -309,6 +330,9 @@ class RepositoryChecker:
         for ref, (model, commit) in sorted(self._saved.items()):  # invariant (h)
             if model.refs.get(ref) != commit:
                 self._violated(f"the work in {ref} is lost")
+        for model, branch, commit in self._pushed:  # invariant (c)
+            if commit not in model.ancestors(model.tip(branch) or ""):
+                self._violated(f"{commit[:10]}, which a person pushed, is not on {branch}")
 
     def check_job(self, view: JobView) -> None:
         """Invariant (i): conflicts with others do not use up an item's attempts."""

@@ -12,6 +12,7 @@ from simulation.faults import (
     BROKER_FAULTS,
     PROCESS_FAULTS,
     PROVIDER_FAULTS,
+    PUSH,
     RECEIVER_FAULTS,
     REDIS_FAULTS,
     REFUSALS,
@@ -21,6 +22,7 @@ from simulation.faults import (
 )
 from simulation.loop_scenario import (
     LOOP_CALLS,
+    PUSH_CALLS,
     REPOSITORY_CALLS,
     LoopAction,
     PlannedLoop,
@@ -115,7 +117,8 @@ class Action:
 class Scenario:
     """A seed and what follows from it, by key.
 
-    Jobs (j0…), faults (f0…), actions (a0…, o0…), loops (l0…) and what people do to them (p0…).
+    Jobs (j0…), faults (f0…), actions (a0…, o0…), loops (l0…), what people do to them (p0…), and
+    commits of theirs on the loops' branches (c0…).
     """
 
     seed: int
@@ -173,6 +176,9 @@ def generate(seed: int) -> Scenario:
         options |= {"repositories": chance.choice([1, 1, 2]), "loop_slots": chance.randint(2, 5)}
         calls, count = {**calls, **REPOSITORY_CALLS}, chance.choice([0, 0, 1])
         most = 9
+        for i in range(chance.randint(0, 3)):
+            call, nth = chance.choice(PUSH_CALLS), 1 + int(chance.expovariate(0.3))
+            scenario.parts[f"c{i}"] = Fault(kind=PUSH, call=call, nth=nth)
     for i in range(count):
         scenario.parts[f"j{i}"] = _job(chance, i)
     for i in range(chance.randint(0, most)):

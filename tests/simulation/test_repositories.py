@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from mulligan.tasks.ports.repositories import ATTEMPT_TRAILER, ROLLBACK_TRAILER
-from simulation.loop_scenario import make_change, make_loop
+from mulligan.tasks.ports.repositories import ATTEMPT_TRAILER, ROLLBACK_TRAILER, Fence
+from simulation.faults import PUSH
+from simulation.loop_scenario import PUSH_CALLS, make_change, make_loop
 from simulation.repositories import Commit
 from simulation.simulation import Simulation
 
@@ -356,6 +357,22 @@ def test_an_item_that_passes_while_its_work_is_rolled_back_runs_again(late: str)
         simulation.check()
 
 
+@pytest.mark.parametrize("call", ["git_history", "git_files", *PUSH_CALLS])
+def test_a_commit_that_a_person_puts_on_the_branch_during_a_merge_stays_there(call: str) -> None:
+    with _deployment() as simulation:
+        # The second merge is verified again.
+        _create(simulation, make_change("a", seconds=0.5), make_change("b", seconds=1))
+        simulation.world.scheduler.run(
+            seconds=5, until=lambda: simulation.calls("merge_fenced") == 2
+        )
+        simulation.fault(PUSH, call)
+        simulation.run(30)
+        assert [each.subject for each in _branch(simulation)].count("Change docs") == 1
+        assert _states(simulation) == {"a": "passed", "b": "passed"}
+        assert _merges(simulation) == ["a", "b"]
+        simulation.check()
+
+
 # -- rollbacks ------------------------------------------------------------------------------------
 
 
@@ -528,13 +545,13 @@ def test_a_checker_of_repositories_that_finds_nothing_would_be_useless() -> None
         model.refs["refs/heads/mulligan/alpha"] = new = model.make_commit(
             model.make_tree(files), (tip,), twice
         )
-        process = simulation.world.process("stranger")
-        checker.repositories.landed(
-            model, "mulligan/alpha", old=tip, new=new, loop="alpha", process=process
-        )
-        checker.repositories.landed(
-            model, "mulligan/alpha", old=new, new=tip, loop="alpha", process=process
-        )
+        process, fence = simulation.world.process("stranger"), Fence(loop="alpha", value="mine")
+        for old, following in ((tip, new), (new, tip)):
+            checker.repositories.landed(
+                model, "mulligan/alpha", old=old, new=following, fence=fence, process=process
+            )
+        mine = model.make_commit(model.commits[tip].tree, (), "Mine\n")
+        checker.repositories.pushed(model, "mulligan/alpha", mine)
         ref = next(each for each in model.refs if "/attempts/" in each)
         del model.refs[ref]
         checker.repositories.check()
@@ -542,6 +559,8 @@ def test_a_checker_of_repositories_that_finds_nothing_would_be_useless() -> None
         for text in (
             "was merged 2 times",
             "after its fence was taken",
+            "but looked before it took the fence",
+            "which a person pushed, is not on mulligan/alpha",
             "which is not after it",
             "alpha/a passed, but its work is not on the branch",
             "alpha/b is merged, but failed",

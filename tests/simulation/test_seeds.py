@@ -15,12 +15,14 @@ from pathlib import Path
 import pytest
 
 from simulation.__main__ import report
-from simulation.scenario import FIRST_WITH_LOOPS, generate, run
+from simulation.scenario import FIRST_WITH_LOOPS, FIRST_WITH_REPOSITORIES, generate, run
 
 #: Seeds that are always run. Those of defects that were found and fixed belong here, too.
 CORPUS = range(80)
 #: Seeds with loops.
 LOOPS = range(FIRST_WITH_LOOPS + 1, FIRST_WITH_LOOPS + 11, 2)
+#: Seeds with loops that work in a repository.
+REPOSITORIES = range(FIRST_WITH_REPOSITORIES + 1, FIRST_WITH_REPOSITORIES + 17, 4)
 #: Real seconds for fresh seeds.
 FRESH_SECONDS = 60.0
 
@@ -47,6 +49,11 @@ def test_corpus() -> None:
 
 def test_loops() -> None:
     for seed in LOOPS:
+        _check(seed)
+
+
+def test_repositories() -> None:
+    for seed in REPOSITORIES:
         _check(seed)
 
 
