@@ -71,6 +71,7 @@ def build_corrected_prompt(
     in_directory: bool = False,
     goes_on: bool = False,
     ended: str | None = None,
+    tried: str | None = None,
 ) -> str:
     """Build the prompt of the next attempt from the task and the last attempt's errors.
 
@@ -79,7 +80,8 @@ def build_corrected_prompt(
     ``in_directory``: the next attempt changes files, and its answer is only a remark. ``goes_on``:
     they have the changes of an earlier attempt. ``ended``: how the last one broke off.
     ``constrained``: the next answer can only be one that fits the contract, so that the prompt
-    has no word about its form. ``fresh``: start over, without anything of the last answer.
+    has no word about its form. ``fresh``: start over, without anything of the last answer. Only in
+    a repository, say what was found and what was ``tried``: a technique, empty for none.
     """
     bare = fresh or constrained or in_directory or not instruction.show_last_answer
     shown = last_answer if not bare and (last_answer or "").strip() else None
@@ -103,6 +105,7 @@ def build_corrected_prompt(
         "" if constrained else _contract(contract),
         f"{wording.LAST_ANSWER}\n{fenced(_shortened(shown))}" if shown else "",
         " ".join(_so_far(None if fresh else ended, goes_on)),
+        _other_way(corrections, tried, in_directory) if fresh and tried is not None else "",
         *([] if fresh else _outputs(records, lines, in_directory)),
         _listed(wording.KEEP, [f"- {item}" for item in _kept(results, contract, shown)]),
         _listed(wording.WORKED_BEFORE, [f"- {item}" for item in hints]),
@@ -117,6 +120,16 @@ def _so_far(ended: str | None, goes_on: bool) -> Iterator[str]:
         yield wording.BROKE_OFF.format(ended=one_line(without_advice(ended)).rstrip(" .:"))
     if goes_on:
         yield wording.GOES_ON
+
+
+def _other_way(corrections: Sequence[Correction], tried: str, in_directory: bool) -> str:
+    """Say in a sentence or two what earlier attempts were wrong about."""
+    fact = next((each.fact for each in corrections if each.fact), "")
+    fact = _for_directory(fact) if in_directory else fact
+    techniques = ", ".join(_worked([tried]))
+    more = wording.TRIED.format(techniques=techniques) if techniques else ""
+    said = wording.OTHER_WAY.format(fact=one_line(fact, MAX_ERROR), tried=more)
+    return " ".join(said.split())
 
 
 def _for_directory(line: str) -> str:

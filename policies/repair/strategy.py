@@ -10,7 +10,7 @@ from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
 from mulligan.policies.repair.instruction import RepairInstruction, corrections_of
 from mulligan.policies.repair.prompt import build_corrected_prompt
 from mulligan.policies.repair.recipes import RULED_OUT
-from mulligan.policies.repair.retry import MERGE_CONFLICT, ChangeStrategy, Retry
+from mulligan.policies.repair.retry import MERGE_CONFLICT, ChangeStrategy, Retry, passes
 from mulligan.policies.repair.verdict import Verdict
 from mulligan.policies.value import Json
 
@@ -75,10 +75,11 @@ def plan_next(
         becomes_file=job.workspace is not None and job.workspace.output_file is not None,
         truncated=output is not None and output.truncated,
         constrained=constrained,
-        fresh=fresh,
+        fresh=fresh and not goes_on,
         in_directory=in_directory,
         goes_on=goes_on,
         ended=output.ended if output is not None else None,
+        tried=plan.technique or "" if job.merges else None,
     )
     return AttemptPlan(
         number=plan.number + 1,
@@ -106,15 +107,15 @@ def _best_work(
 ) -> tuple[str | None, float]:
     """Return the commit that the next attempt goes on with, and its score.
 
-    A changed strategy begins with the current state of the branch.
+    A changed strategy begins with the current state of the branch, unless the work is good but for
+    something that must be corrected. A conflict goes away at the branch.
     """
-    if fresh:
-        return None, -1.0
-    score = verdict.score or 0.0
+    score, kept = verdict.score or 0.0, (plan.kept, plan.kept_score)
     changed = output is not None and output.commit != output.base
     if output is not None and changed and score >= plan.kept_score:
-        return output.commit, score
-    return plan.kept, plan.kept_score
+        kept = output.commit, score
+    conflicts = verdict.failure is not None and verdict.failure.cause == MERGE_CONFLICT
+    return (None, -1.0) if fresh and (conflicts or not passes(kept[1])) else kept
 
 
 def _decoding(

@@ -9,12 +9,12 @@ import pytest
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.failures.memory import RetryMemory
 from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
-from mulligan.policies.repair.retry import Retry
+from mulligan.policies.repair.retry import ChangeStrategy, Retry
 from mulligan.policies.repair.strategy import plan_next
 from mulligan.policies.repair.verdict import judge, judge_error
 from mulligan.tasks.ports.errors import RunnerError
 
-RETRY = Retry(reason="x")
+RETRY, OTHER = Retry(reason="x"), ChangeStrategy(reason="x")
 ARGV = ["/opt/agents/my-agent", "--print"]
 
 
@@ -210,3 +210,37 @@ def test_a_model_that_answers_with_edits_hears_nothing_of_a_directory(
     assert said in prompt
     assert "directory" not in prompt
     assert "does not count" not in prompt
+
+
+# -- another strategy ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("edits", [False, True])
+def test_another_strategy_knows_what_earlier_attempts_were_wrong_about(edits: bool) -> None:
+    """Given the same failure again, then one sentence names it, and what was tried."""
+    plan = AttemptPlan(number=2, mode="policy_retry", technique="fix_exit+fresh_context")
+    following = after(PASSED, CHECKED, of=job(edits=edits), plan=plan, decision=OTHER)
+    assert _prompt(following) == (
+        "Do it.\n\nEarlier attempts did not pass. The check `make check` failed with exit code 2:"
+        " error: no total. They tried this: following the checker's own message, starting over from"
+        " the task alone. Do it in another way."
+    )
+    assert following.kept is None
+
+
+def test_another_strategy_goes_on_with_work_that_is_good_but_for_one_thing() -> None:
+    """Given a score of 99 and a protected file that is changed, then its code is kept."""
+    protected = found("protected_changed", "it was changed", "tests/a.py")
+    plan = AttemptPlan(number=2, mode="policy_retry")
+    following = after(protected, PASSED, plan=plan, decision=OTHER)
+    assert following.kept == "new"
+    assert "The directory has your earlier changes. Go on with them." in _prompt(following)
+    assert "tests/a.py is protected" in _prompt(following)
+    assert "another way" not in _prompt(following)
+
+
+def test_another_strategy_after_a_conflict_begins_with_the_branch() -> None:
+    conflict = found("merge_conflict", "both", "a.py")
+    conflict = conflict.model_copy(update={"evidence": {"kind": "missing_context"}})
+    following = after(conflict, PASSED, plan=AttemptPlan(number=2), decision=OTHER)
+    assert following.kept is None
