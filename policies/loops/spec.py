@@ -24,6 +24,7 @@ from mulligan.policies.jobs.job import (
 )
 from mulligan.policies.loops.budget import LoopBudget
 from mulligan.policies.loops.numbers import NotBoolean, Whole
+from mulligan.policies.loops.repository_rules import repository_rules
 from mulligan.policies.problem import MOST_FOUND, FieldError, FieldPath, Problem
 from mulligan.policies.suggestions import did_you_mean, name_hint
 from mulligan.policies.value import Value
@@ -133,7 +134,7 @@ class LoopConfig(Value):
     protect: tuple[Text, ...] | None = Field(default=None, max_length=200)
     #: Whether answers are plans of edits, for runners that only answer with text.
     edits: bool = False
-    #: What becomes of an item whose acceptance verifiers pass before the work.
+    #: What happens to an item whose acceptance verifiers pass before the work.
     already_done: Literal["skip", "refuse"] = "skip"
     #: What follows when every item is done.
     deliver: Deliver = Deliver()
@@ -281,12 +282,15 @@ class LoopDocument(Value):
         return value
 
 
-def item_prompt(item: ItemSpec) -> str:
-    """Return what an item's first attempt asks: its prompt and its criteria."""
-    if not item.pass_criteria:
-        return item.prompt
-    criteria = "\n".join(f"- {each}" for each in item.pass_criteria)
-    return f"{item.prompt}\n\nThe work is done when all of this is true:\n{criteria}"
+def item_prompt(item: ItemSpec, space: Workspace | None = None) -> str:
+    """Return what every attempt asks: the item's prompt and criteria, the repository's rules."""
+    parts = [item.prompt]
+    if item.pass_criteria:
+        criteria = "\n".join(f"- {each}" for each in item.pass_criteria)
+        parts.append(f"The work is done when all of this is true:\n{criteria}")
+    if space is not None and space.branch is not None:
+        parts.append(repository_rules(space))
+    return "\n\n".join(parts)
 
 
 def item_job(loop: LoopConfig, item: ItemSpec, *, labels: dict[str, str] | None = None) -> Job:
@@ -309,15 +313,16 @@ def item_job(loop: LoopConfig, item: ItemSpec, *, labels: dict[str, str] | None 
         merge = {**roles, **{name: value for name, value in more.items() if value}}
         last = VerifierSpec(id=GIT_MERGE, weight=_NO_WEIGHT, **merge)
         verifiers = (*first, *verifiers, last)
+    space = item.workspace or loop.item_workspace()
     return Job(
         task_type=item.task_type or loop.name,
         name=item.id,
-        prompt=item_prompt(item),
+        prompt=item_prompt(item, space),
         runner=runner,
         verifiers=verifiers,
         policy=PolicySpec(max_attempts=loop.max_attempts),
         budget=loop.budget.item_budget(),
-        workspace=item.workspace or loop.item_workspace(),
+        workspace=space,
         labels={**(labels or {}), "loop": loop.name, "item": item.id},
     )
 

@@ -20,6 +20,7 @@ from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.settings.model import Settings
 
 if TYPE_CHECKING:  # a producer accepts jobs without importing a runner or a verifier
+    from mulligan.tasks.ports.runners import Runner
     from mulligan.workers.runners.runner_registry import RunnerRegistry
     from mulligan.workers.verifiers.verifier_registry import VerifierRegistry
 
@@ -66,6 +67,9 @@ def check_job(
 ) -> list[Problem]:
     """Find every problem of a job's runner, verifiers and workspace. Contacts nothing."""
     found = runners.check(job.runner, allow_inline=settings.allow_inline)
+    if job.merges and not found:
+        runner = runners.resolve(job.runner, allow_inline=settings.allow_inline)
+        found += _work_problems(job, runner)
     resolved = []
     for index, spec in enumerate(job.verifiers):
         try:
@@ -84,6 +88,20 @@ def check_job(
     if job.workspace is not None:
         found += _check_workspace(job.workspace, settings, local_paths=local_paths)
     return found
+
+
+def _work_problems(job: Job, runner: Runner) -> list[Problem]:
+    """Find a runner that cannot change the files of a repository as its loop expects it."""
+    name, edits = job.runner.profile or job.runner.kind, job.workspace and job.workspace.edits
+    if hasattr(runner, "work_in") is not bool(edits):
+        return []
+    message = (
+        f"{name} changes files itself, so that its answer is no plan: leave out `edits`"
+        if edits
+        else f"{name} only answers with text, which changes no file: set `edits: true` in the loop,"
+        ' or name a runner with kind = "command"'
+    )
+    return [Problem.at("runner", message)]
 
 
 def _with_some_command(spec: VerifierSpec) -> VerifierSpec:

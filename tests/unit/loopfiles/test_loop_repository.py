@@ -15,10 +15,12 @@ from mulligan.console.loopfiles.repository_rules import local_repository_problem
 from mulligan.workers.settings.model import load_settings
 
 ITEM: dict[str, Any] = {"id": "A", "prompt": "p", "verifiers": ["json.object"]}
+AGENT = {"kind": "command", "argv": ["sh"]}
+TEXT = {"kind": "scripted", "answers": ["x"]}
 
 
 def lint(folder: Path, *items: dict[str, Any], **config: Any) -> list[str]:
-    loop = {"name": "a", "runner": {"kind": "scripted", "answers": ["x"]}, **config}
+    loop = {"name": "a", "runner": TEXT if config.get("edits") else AGENT, **config}
     path = folder / "loop.yaml"
     path.write_text(json.dumps({"loop": loop, "items": list(items) or [ITEM]}))
     settings = load_settings(
@@ -50,6 +52,8 @@ def lint(folder: Path, *items: dict[str, Any], **config: Any) -> list[str]:
         ({"repo": 1, "base": "main"}, "loop.repo: must be a string"),
         ({"base": "main"}, "loop.base: belongs to repo"),
         ({"repo": "user", "workspace": {"path": "."}}, "loop.workspace: give either repo or"),
+        ({"repo": "user", "runner": TEXT}, "loop.runner: scripted only answers with text, which"),
+        ({"repo": "user", "runner": AGENT, "edits": True}, "is no plan: leave out `edits`"),
         (
             {"repo": "user", "setup": {"run": ["install"]}},
             "loop.setup.run[0]: no command 'install'",

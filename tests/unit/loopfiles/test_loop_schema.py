@@ -24,6 +24,7 @@ EXAMPLES = sorted(
     path for name in ("loops", "coding_loop") for path in (ROOT / "examples" / name).rglob("*.yaml")
 )
 ITEM: dict[str, Any] = {"id": "A", "prompt": "p", "verifiers": ["json.object"]}
+AGENT = {"kind": "command", "argv": ["sh"]}
 
 
 @cache
@@ -54,7 +55,7 @@ def test_schema_and_loader_accept_the_documents(block: str, tmp_path: Path) -> N
     (tmp_path / "specs" / "0.yaml").write_text(f"items: [{ITEM}]")
     (tmp_path / "loop.yaml").write_text("{name: a, specs: [specs/*.yaml], runner: coder}")
     (tmp_path / ("specs/1.yaml" if kind == "spec" else "loop.yaml")).write_text(block)
-    runner = {"kind": "scripted", "answers": ["x"]}
+    runner = AGENT if "repo" in data else {"kind": "scripted", "answers": ["x"]}
     names = {"coder": runner, "writer": runner}
     prices = {name: {"prompt": 1, "completion": 1} for name in names}
     found = lint_loop(
@@ -70,7 +71,7 @@ def test_schema_and_loader_accept_the_documents(block: str, tmp_path: Path) -> N
 REPOSITORY: dict[str, Any] = {
     "repo": "project", "branch": "mulligan/a", "base": "main", "protect": ["tests/**"],
     "setup": {"run": [["make", "setup"]], "cache": ["node_modules"], "key": ["package-lock.json"]},
-    "already_done": "refuse", "edits": False, "deliver": "branch",
+    "already_done": "refuse", "edits": False, "deliver": "branch", "runner": "agent",
 }  # fmt: skip
 LOOPS: list[tuple[dict[str, Any], bool]] = [
     ({}, True),
@@ -151,7 +152,7 @@ def test_schema_and_loader_agree_on_items(fields: dict[str, Any], *, valid: bool
 def loads(document: dict[str, Any]) -> bool:
     runner = {"kind": "openai", "model": "m", "base_url": "http://127.0.0.1:9/v1"}
     try:
-        rules = loop_rules(load_settings(runners={"coder": runner}))
+        rules = loop_rules(load_settings(runners={"coder": runner, "agent": AGENT}))
         read_template(document, templates=None, rules=rules)
     except BadInput:
         return False
