@@ -79,6 +79,13 @@ _TESTS: dict[str, Recipe] = {
         show_last_answer=False,
     ),
 }
+_TESTS["switched_off"] = Recipe(
+    "keep_tests_running",
+    "A test does not run any more[ ({place})][: {message}].",
+    "Every test must run as it did before. Restore what it depends on, and make it pass.",
+    "Make the test run again, and pass.",
+    "leaving on what the tests depend on",
+)
 _TESTS["crash"] = Recipe(
     "fix_crash",
     "The code crashed the test run[ in {place}][: {message}].",

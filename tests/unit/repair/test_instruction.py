@@ -91,6 +91,7 @@ def other(payload: object) -> RepairInstruction:
         (broken_test("syntax_error", message="invalid syntax"), "fix_syntax", ["invalid syntax"]),
         (broken_test("collection_error"), "fix_collection", ["test_a.py"]),
         (broken_test("no_tests"), "keep_tests_collectable", ["whole file"]),
+        (broken_test("switched_off"), "keep_tests_running", ["as it did before"]),
         (broken_test("forged"), "remove_tampering", ["exit handlers"]),
         (broken_test("early_exit", message="the run ended early"), "remove_tampering",
          ["the run ended early"]),

@@ -5,13 +5,14 @@ comes as JSON on stdin, so that neither the environment nor the command line con
 when the answer is imported:
 
 ``{"fd": 5, "key": "…", "root": "/private/work", "args": ["-q"], "show_source": true,
-"answer": ["solution.py"], "only": ["test_new.py"] | null,
-"stubs": {"files": ["solution.py"], "names": ["solution"]} | null}``
+"answer": ["solution.py"], "only": ["test_new.py", "test_old.py::test_one"] | null,
+"stubs": {"files": ["solution.py"], "names": ["solution"], "fill": false} | null}``
 
 Events are signed, and interference is reported, by the hooks of ``tamper_hooks.py``.
 
-With ``stubs`` it only collects, and replaces the modules of those files by stubs that have every
-name, so that tests which import the answer can be listed without it.
+With ``stubs`` it replaces the modules of those files by stubs that have every name, so that tests
+which import the answer can be listed without it. With ``fill``, modules that exist are kept, and
+get only the names that they lack.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Reporter:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._only is not None:
-            items[:] = [item for item in items if item.nodeid.partition("::")[0] in self._only]
+            items[:] = [item for item in items if _is_one_of(item.nodeid, self._only)]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         nodeids = [item.nodeid for item in session.items]
@@ -231,6 +232,11 @@ class Reporter:
         return resolved.relative_to(self._root).as_posix()
 
 
+def _is_one_of(nodeid: str, names: Sequence[str]) -> bool:
+    """Return whether a test is one of these files or test functions."""
+    return nodeid.partition("::")[0] in names or nodeid.partition("[")[0] in names
+
+
 def _is_skipped_by_answer(excinfo: pytest.ExceptionInfo[BaseException]) -> bool:
     """Return whether this is a skip or an expected failure that the answer raised.
 
@@ -326,9 +332,9 @@ def _add_operators() -> None:
 class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds only the modules of the answer's files."""
 
-    def __init__(self, root: Path, files: Sequence[str], names: Sequence[str]) -> None:
+    def __init__(self, root: Path, files: Sequence[str], names: Sequence[str], fill: bool) -> None:
         self._files = {(root / file).resolve() for file in files}
-        self._names = frozenset(names)
+        self._names, self._fill = frozenset(names), fill
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, _target: Any = None
@@ -338,6 +344,9 @@ class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         found = importlib.machinery.PathFinder.find_spec(fullname, path)
         if found is not None and not self._is_answer(found):
             return None
+        if self._fill and found is not None:
+            found.loader = FillingLoader(fullname, str(found.origin))
+            return found
         spec = importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         if found is not None and found.submodule_search_locations:
             # The other modules of a package whose __init__.py the answer wrote are not its own.
@@ -348,7 +357,19 @@ class StubFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return spec.origin is not None and Path(spec.origin).resolve() in self._files
 
     def exec_module(self, module: types.ModuleType) -> None:
-        module.__getattr__ = Stub(module.__name__).__getattr__  # type: ignore[method-assign]
+        _add_stubs(module)
+
+
+class FillingLoader(importlib.machinery.SourceFileLoader):
+    """Loads a module, and gives it stubs for the names that it lacks."""
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        super().exec_module(module)
+        _add_stubs(module)
+
+
+def _add_stubs(module: types.ModuleType) -> None:
+    module.__getattr__ = Stub(module.__name__).__getattr__  # type: ignore[method-assign]
 
 
 def _install_hooks(config: dict[str, Any]) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import signal
 import textwrap
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.value import Json
@@ -53,13 +54,15 @@ def cross_check(
     touched: Collection[str],
     restored: Collection[str] = (),
     added: Collection[str] = (),
+    off: Mapping[str, str] = MappingProxyType({}),
 ) -> VerificationResult:
     """Return the result of a run, or raise VerifierError if it says nothing about the answer.
 
     ``touched`` are the answer's files, ``restored`` the protected files that it changed,
-    ``added`` new files, which may contain further tests.
+    ``added`` new files, which may contain further tests, and ``off`` the tests that it switched
+    off, each with a reason.
     """
-    counted = tally(run.transcript)
+    counted = tally(run.transcript).with_failed(off)
     verdict = _unfinished(run) or _by_exit_code(run, touched)
     if verdict is None or verdict.partial or run.transcript.problems:
         verdict = _contradiction(run, expected.with_new(run, added), counted) or verdict
@@ -154,7 +157,7 @@ def _disagreements(run: PytestRun, expected: Expected, counted: TestTally) -> It
 def _hidden_tests(run: PytestRun, expected: Expected, counted: TestTally) -> Iterator[str]:
     """Yield tests that the answer kept from running, or added."""
     collected = run.transcript.collected or ()
-    if missing := expected.missing(collected):
+    if missing := expected.missing((*collected, *(test.nodeid for test in counted.failed))):
         yield f"{missing[0]} was not run"
     if unknown := expected.unknown(collected):
         yield f"{unknown[0]} was run but does not exist without the answer"
@@ -241,11 +244,12 @@ class _Score:
     def of(
         cls, run: PytestRun, expected: Expected, counted: TestTally, verdict: PytestVerdict | None
     ) -> _Score:
-        nodes = set(expected.nodeids)
+        nodes = set(expected.required)
         if not expected.exact:
             # Only functions are known, not parameters: count at least every function.
             ran = set(run.transcript.collected or ())
             nodes = ran if len(ran) >= len(nodes) else nodes | ran
+        nodes |= {test.nodeid for test in counted.failed if not test.failed_for_pytest}
         nodes -= counted.skipped
         trusted = verdict is None or verdict.partial
         return cls(passed=len(counted.passed & nodes) if trusted else 0, collected=len(nodes))

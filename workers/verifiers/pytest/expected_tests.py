@@ -21,7 +21,7 @@ from typing import TypeGuard
 
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.limits import Limits
-from mulligan.workers.verifiers.pytest.event_stream import RaisedError
+from mulligan.workers.verifiers.pytest.event_stream import RaisedError, Transcript
 from mulligan.workers.verifiers.pytest.run import PytestRun, module_names, run_pytest
 
 #: pytest's exit codes with which the list of tests is usable: success, some files could not be
@@ -38,6 +38,20 @@ class Expected:
     exact: bool
     #: The patterns by which pytest knows test files, new ones included.
     python_files: tuple[str, ...] = ()
+    #: If they are not exact: the tests of the files as they are in the snapshot, without stubs.
+    on_base: tuple[str, ...] = ()
+    #: Listed only because a stub made up a value: they need not exist.
+    optional: frozenset[str] = frozenset()
+
+    @property
+    def required(self) -> list[str]:
+        """The tests that must be run."""
+        return [nodeid for nodeid in self.nodeids if nodeid not in self.optional]
+
+    def without_files(self, files: Collection[str]) -> Expected:
+        """Return them without the tests of files that are skipped with any answer."""
+        kept = tuple(node for node in self.nodeids if node.partition("::")[0] not in files)
+        return replace(self, nodeids=kept)
 
     def with_new(self, run: PytestRun, files: Collection[str]) -> Expected:
         """Return them with the tests of new files, which nobody could list before."""
@@ -49,20 +63,20 @@ class Expected:
         """Return the expected tests that were not collected."""
         present = set(collected)
         if not self.exact:
-            present |= {_function(nodeid) for nodeid in collected}
-            return [node for node in self.nodeids if not {node, _function(node)} & present]
+            present |= {function_of(nodeid) for nodeid in collected}
+            return [node for node in self.required if not {node, function_of(node)} & present]
         return [nodeid for nodeid in self.nodeids if nodeid not in present]
 
     def unknown(self, collected: Sequence[str]) -> list[str]:
         """Return the collected tests that were not expected."""
         known = set(self.nodeids)
         if not self.exact:
-            known = {_function(nodeid) for nodeid in known}
-            return [node for node in collected if _function(node) not in known]
+            known = {function_of(nodeid) for nodeid in (*known, *self.on_base)}
+            return [node for node in collected if function_of(node) not in known]
         return [nodeid for nodeid in collected if nodeid not in known]
 
 
-def _function(nodeid: str) -> str:
+def function_of(nodeid: str) -> str:
     """Return a node id without its parameters."""
     return nodeid.partition("[")[0]
 
@@ -87,10 +101,31 @@ def list_expected_tests(
     nodeids = (*(transcript.collected or ()), *read)
     if not nodeids:
         raise VerifierError(f"no tests in {' '.join(args) or 'the workspace'}")
+    python_files = transcript.python_files
+    if exact and not read and not transcript.guessed:
+        return Expected(nodeids=nodeids, exact=True, python_files=python_files)
+    if exact:
+        listing = run_pytest(work, args, timeout=timeout, limits=limits, stubs=())
+    base = listing.transcript
+    on_base = (base.collected or ()) if _usable(listing) else ()
+    complete = all((work / file).exists() for file in touched)
     return Expected(
         nodeids=nodeids,
-        exact=exact and not read and not transcript.guessed,
-        python_files=transcript.python_files,
+        exact=False,
+        python_files=python_files,
+        on_base=on_base,
+        optional=_made_up(nodeids, base) if on_base and complete else frozenset(),
+    )
+
+
+def _made_up(nodeids: Sequence[str], base: Transcript) -> frozenset[str]:
+    """Return the tests that their files do not have without stubs."""
+    unknown = {*(error.nodeid for error in base.collect_errors), *base.skipped_files}
+    real = {function_of(nodeid) for nodeid in base.collected or ()}
+    return frozenset(
+        nodeid
+        for nodeid in nodeids
+        if nodeid.partition("::")[0] not in unknown and function_of(nodeid) not in real
     )
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic import Field, field_validator
 
@@ -33,6 +33,13 @@ from mulligan.workers.verifiers.pytest.event_stream import RaisedError
 from mulligan.workers.verifiers.pytest.expected_tests import Expected, list_expected_tests
 from mulligan.workers.verifiers.pytest.new_tests import add_new_tests, new_test_files
 from mulligan.workers.verifiers.pytest.run import PytestRun, run_pytest
+from mulligan.workers.verifiers.pytest.switched_off import (
+    BASE_ARGUMENTS,
+    BaseTests,
+    find_suspects,
+    run_on_base,
+    switched_off,
+)
 from mulligan.workers.verifiers.pytest.tally import tally
 
 #: For people only: the corrected prompt never quotes warnings.
@@ -43,10 +50,11 @@ LANDLOCK_WARNING = (
 #: pytest's exit codes after all tests ran: they passed, or some failed.
 _FINISHED = (0, 1)
 _DENIED = ("Permission denied", "Operation not permitted")
-#: The most recent lists of tests, shared by the threads of a worker.
-_expected_tests: OrderedDict[Any, Expected] = OrderedDict()
-_MAX_LISTS = 256
+#: What was found last about workspaces without an answer, shared by the threads of a worker.
+_on_base: OrderedDict[Any, object] = OrderedDict()
+_MOST_KEPT = 256
 _lock = threading.Lock()
+Found = TypeVar("Found")
 
 
 class PytestSubprocess:
@@ -57,7 +65,7 @@ class PytestSubprocess:
     (``conftest_broken``, ``early_exit``, ``crash``), ``new_tests`` (passed and collected) and
     ``coercions``, if any.
     Codes: ``assertion``, ``exception``, ``import_error``, ``syntax_error``, ``collection_error``,
-    ``timeout``, ``early_exit``, ``crash``, ``forged``, ``no_tests``.
+    ``timeout``, ``early_exit``, ``crash``, ``forged``, ``no_tests``, ``switched_off``.
     """
 
     id: ClassVar[str] = VERIFIER_ID
@@ -93,7 +101,7 @@ class PytestSubprocess:
     def longest(self) -> float:
         """The longest time of two listings without the answer and the run itself.
 
-        New tests run in what is left of it.
+        New tests, and skipped tests without the answer, run in what is left of it.
         """
         return 3 * self.options.timeout + 60.0
 
@@ -112,15 +120,17 @@ class PytestSubprocess:
                 (*self.options.args, *(f"--ignore={name}" for name in new)),
                 timeout=self.options.timeout,
                 limits=self._layout.limits,
-                answer=[name for name in answer.touched if name not in answer.restored],
+                answer=_own_files(answer),
                 show_source=self.options.show_source,
             )
+            base = self._run_suspects(answer, run, expected, deadline)
             result = cross_check(
                 run,
-                expected,
+                expected.without_files(base.skipped_files),
                 touched=answer.touched,
                 restored=answer.restored,
                 added=answer.added,
+                off=switched_off(run, base),
             )
             warnings = answer.warnings + _sandbox_warnings(run)
             if new and run.transcript.exit_code in _FINISHED:
@@ -143,11 +153,10 @@ class PytestSubprocess:
 
         So no file is watched as the answer's: new tests and their helpers may do what tests do.
         """
-        left = max(1.0, deadline - monotonic())
         return run_pytest(
             answer.work,
             self.options.args,
-            timeout=min(self.options.timeout, left),
+            timeout=self._time_left(deadline),
             limits=self._layout.limits,
             only=files,
             show_source=self.options.show_source,
@@ -155,25 +164,74 @@ class PytestSubprocess:
 
     def _expected_tests(self, answer: LaidOutAnswer) -> Expected:
         """List the tests without the answer, once per snapshot, arguments and touched files."""
-        key = (answer.base, self.options.args, answer.touched)
-        with _lock:
-            expected = _expected_tests.get(key)
-        if expected is not None:
-            return expected
-        with private_directory(self._layout.root) as work:
-            answer.write_base(work)
-            expected = list_expected_tests(
+
+        def make(work: Path) -> Expected:
+            return list_expected_tests(
                 work,
                 self.options.args,
                 answer.touched,
                 timeout=self.options.timeout,
                 limits=self._layout.limits,
             )
+
+        return self._once_on_base(answer, (), make)
+
+    def _run_suspects(
+        self, answer: LaidOutAnswer, run: PytestRun, expected: Expected, deadline: float
+    ) -> BaseTests:
+        """Run the tests that the answer may have switched off without it, if there are any.
+
+        Raises VerifierError if too little time is left for it.
+        """
+        changed = answer.touched and run.transcript.exit_code in _FINISHED
+        suspects = find_suspects(run, expected, _own_files(answer)) if changed else ()
+        if not suspects:
+            return BaseTests()
+
+        def make(work: Path) -> BaseTests:
+            def run_some(only: Sequence[str], fill: bool) -> PytestRun:
+                timeout = self._time_left(deadline)
+                found = run_pytest(
+                    work,
+                    (*self.options.args, *BASE_ARGUMENTS),
+                    timeout=timeout,
+                    limits=self._layout.limits,
+                    only=only,
+                    fill=answer.touched if fill else None,
+                )
+                if found.completed.timed_out and timeout < self.options.timeout:
+                    raise VerifierError("no time is left to run skipped tests without the answer")
+                return found
+
+            return run_on_base(run_some, suspects)
+
+        return self._once_on_base(answer, suspects, make)
+
+    def _once_on_base(
+        self, answer: LaidOutAnswer, what: tuple[str, ...], make: Callable[[Path], Found]
+    ) -> Found:
+        """Return what is known about the workspace without the answer, or find it out."""
+        key = (answer.base, self.options.args, answer.touched, what)
         with _lock:
-            _expected_tests[key] = expected
-            while len(_expected_tests) > _MAX_LISTS:
-                _expected_tests.popitem(last=False)
-        return expected
+            known = _on_base.get(key)
+        if known is not None:
+            return cast("Found", known)
+        with private_directory(self._layout.root) as work:
+            answer.write_base(work)
+            found = make(work)
+        with _lock:
+            _on_base[key] = found
+            while len(_on_base) > _MOST_KEPT:
+                _on_base.popitem(last=False)
+        return found
+
+    def _time_left(self, deadline: float) -> float:
+        return min(self.options.timeout, max(1.0, deadline - monotonic()))
+
+
+def _own_files(answer: LaidOutAnswer) -> list[str]:
+    """Return the files whose content is the answer's."""
+    return [name for name in answer.touched if name not in answer.restored]
 
 
 def _sandbox_warnings(run: PytestRun) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.file_tree import read_file
@@ -51,14 +52,16 @@ def run_pytest(
     timeout: float,
     limits: Limits,
     stubs: Sequence[str] | None = None,
+    fill: Sequence[str] | None = None,
     answer: Sequence[str] = (),
     only: Sequence[str] | None = None,
     show_source: bool = False,
 ) -> PytestRun:
     """Run the tests, or only list them with ``stubs``; raise VerifierError without pytest.
 
-    ``answer`` are the files that are watched for interference with the run. ``only`` are the files
-    whose tests are run; those of other files are only collected.
+    ``fill`` are the files whose modules get stubs for the names that they lack. ``answer`` are the
+    files that are watched for interference with the run. ``only`` are the files and test functions
+    that are run; other tests are only collected.
     """
     private = work.parent
     # The program sees only its copy, its home and this folder.
@@ -75,7 +78,7 @@ def run_pytest(
             "only": only,
             "args": _arguments(work, args, xml, collect=stubs is not None),
             "show_source": show_source,
-            "stubs": _stub_config(stubs),
+            "stubs": _stub_config(fill if stubs is None else stubs, fill=stubs is None),
         }
         completed = run(
             [sys.executable, "-P", "-s", "-B", str(_CHILD)],
@@ -96,11 +99,11 @@ def run_pytest(
     return PytestRun(transcript=transcript, completed=completed, junit=_read(xml, limits))
 
 
-def _stub_config(files: Sequence[str] | None) -> dict[str, list[str]] | None:
+def _stub_config(files: Sequence[str] | None, *, fill: bool) -> dict[str, Any] | None:
     if files is None:
         return None
     names = {name for file in files for name in module_names(file)}
-    return {"files": list(files), "names": sorted(names)}
+    return {"files": list(files), "names": sorted(names), "fill": fill}
 
 
 def module_names(file: str) -> list[str]:

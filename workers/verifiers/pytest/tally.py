@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from mulligan.policies.failures.failure import Finding
@@ -28,7 +28,7 @@ class FailedTest:
     nodeid: str
     code: str
     raised: RaisedError
-    #: False if pytest accepts the result: the answer skipped its own test.
+    #: False if pytest accepts the result: the answer skipped its own test, or switched it off.
     failed_for_pytest: bool = True
 
     @property
@@ -37,7 +37,7 @@ class FailedTest:
         if self.code == "syntax_error" and raised.frame and raised.line:
             return Finding(message=_syntax_message(raised), code=self.code, path=raised.frame[0])
         text = raised.message or raised.exception
-        if self.code != "assertion":
+        if self.code not in ("assertion", "switched_off"):
             named = text if raised.exception in text else f"{raised.exception}: {text}"
             text = named[:_FINDING_CHARACTERS] + self._elsewhere
         return Finding(
@@ -99,6 +99,23 @@ class TestTally:
     failed: tuple[FailedTest, ...]
     #: Skipped by the tests' own marks and fixtures.
     skipped: frozenset[str]
+
+    def with_failed(self, reasons: Mapping[str, str]) -> TestTally:
+        """Return it with further failures, which pytest knows nothing about."""
+        further = [
+            FailedTest(
+                nodeid=nodeid,
+                code="switched_off",
+                raised=RaisedError(exception="SwitchedOff", assertion=reason, message=reason),
+                failed_for_pytest=False,
+            )
+            for nodeid, reason in reasons.items()
+        ]
+        return TestTally(
+            passed=self.passed - reasons.keys(),
+            failed=(*self.failed, *further),
+            skipped=self.skipped - reasons.keys(),
+        )
 
 
 def tally(transcript: Transcript) -> TestTally:
