@@ -231,6 +231,9 @@ class DelayedVerification(Value):
 
 #: The runner of work that a person or another system does.
 EXTERNAL = "external"
+#: The verifiers that an item of a repository begins and ends with.
+GIT_DIFF = "git.diff"
+GIT_MERGE = "git.merge"
 #: The kind of runner that represents a task of a user's own Celery app.
 USER_TASK = "celery"
 

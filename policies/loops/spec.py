@@ -13,6 +13,8 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from mulligan.policies.jobs.job import (
     EXTERNAL,
+    GIT_DIFF,
+    GIT_MERGE,
     Job,
     Name,
     PolicySpec,
@@ -29,9 +31,6 @@ from mulligan.policies.problem import MOST_FOUND, FieldError, FieldPath, Problem
 from mulligan.policies.suggestions import did_you_mean, name_hint
 from mulligan.policies.value import Value
 
-#: The verifiers that an item of a repository begins and ends with.
-GIT_DIFF = "git.diff"
-GIT_MERGE = "git.merge"
 _NO_WEIGHT = 0.001
 #: A name that is part of addresses, keys and commands.
 _LONGEST_NAME = 80

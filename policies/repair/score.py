@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
-from mulligan.policies.jobs.job import VerifierSpec
+from mulligan.policies.jobs.job import GIT_MERGE, VerifierSpec
 from mulligan.policies.repair.retry import PASSING_SCORE, passes
 
 #: Points that each kind of free repair (a fence, prose, repaired JSON) costs, once.
 COERCION_PENALTY = 5
 #: The largest denominator of a share, such as tests passed out of tests collected.
 _LARGEST_DENOMINATOR = 100_000
+_SKIPPED = VerificationStatus.SKIPPED
 
 
 def points(result: VerificationResult) -> float:
@@ -32,13 +33,13 @@ def coercions(results: Sequence[VerificationResult]) -> tuple[str, ...]:
 
 
 def score(specs: Sequence[VerifierSpec], results: Sequence[VerificationResult]) -> float | None:
-    """Return the weighted score of an attempt; None if nothing was verified, never a success."""
+    """Return the weighted score of an attempt; None if it was not verified, never a success."""
     ran = [
         (_exact(spec.weight), _exact(points(result)))
         for spec, result in zip(specs, results, strict=True)
-        if result.status is not VerificationStatus.SKIPPED
+        if result.status is not _SKIPPED
     ]
-    if not ran:
+    if not ran or _misses_acceptance(specs, results):
         return None
     mean = sum(weight * value for weight, value in ran) / sum(weight for weight, _ in ran)
     total = max(Fraction(0), mean - COERCION_PENALTY * len(coercions(results)))
@@ -46,6 +47,18 @@ def score(specs: Sequence[VerifierSpec], results: Sequence[VerificationResult]) 
     # The nearest float of a score just below the threshold may be the threshold itself.
     lifted = passes(nearest) and total < PASSING_SCORE
     return math.nextafter(PASSING_SCORE, 0) if lifted else nearest
+
+
+def _misses_acceptance(
+    specs: Sequence[VerifierSpec], results: Sequence[VerificationResult]
+) -> bool:
+    """Whether nothing forbids to merge the work of an item, but a check of the work was skipped.
+
+    That something changed, and that guards pass, does not say that the work is done.
+    """
+    roles = specs[-1].options if specs[-1].id == GIT_MERGE else {}
+    skipped = [i for i in roles.get("acceptance", ()) if results[i].status is _SKIPPED]
+    return bool(skipped) and not any(specs[i].required for i in failed(results))
 
 
 def _exact(value: float) -> Fraction:

@@ -85,6 +85,8 @@ def _check(
         results.append(result)
         if result.status is VerificationStatus.FAIL:
             break
+        if result.status is VerificationStatus.SKIPPED:
+            problems.append(f"{job.verifiers[index].label} is skipped: {result.summary}")
     else:
         earlier = None if problems else find_merge(history, item_name(job))
         return earlier or (_nothing_fails(problems, str(options.get("already_done"))), results)

@@ -16,9 +16,8 @@ from mulligan.policies.failures.failure import (
     VerificationResult,
     VerificationStatus,
 )
-from mulligan.policies.jobs.job import TERMINAL, Job, Output, Usage, Workspace
+from mulligan.policies.jobs.job import GIT_MERGE, TERMINAL, Job, Output, Usage, Workspace
 from mulligan.policies.loops.checkpoints import taken_out
-from mulligan.policies.loops.spec import GIT_MERGE
 from mulligan.policies.repair.retry import MERGE_CONFLICT
 from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.ports.errors import (

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from mulligan.policies.cycles.delayed import reformulation_problem
 from mulligan.policies.failures.failure import GIVEN_SCORE
 from mulligan.policies.jobs.exemption import is_exempt
-from mulligan.policies.jobs.job import Job, Workspace
+from mulligan.policies.jobs.job import GIT_DIFF, GIT_MERGE, Job, Workspace
 from mulligan.policies.jobs.job_limits import limit_problems
-from mulligan.policies.loops.spec import GIT_DIFF, GIT_MERGE
 from mulligan.policies.problem import Problem, until_costly
 from mulligan.policies.repair.retry import PASSING_SCORE, leaves_room_to_retry
 from mulligan.tasks.jobs.read_job import Check

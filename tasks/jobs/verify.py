@@ -166,8 +166,9 @@ def _first_failure(
     if _is_good(specs, results):
         return None
     failed = [i for i, result in results.items() if result.status is VerificationStatus.FAIL]
-    # Without any failure, the score alone is too low.
-    first = min(failed or results, key=lambda i: (not specs[i].required, i))
+    skipped = [i for i, result in results.items() if result.status is VerificationStatus.SKIPPED]
+    # Without any failure, a check was skipped, or the score alone is too low.
+    first = min(failed or skipped or results, key=lambda i: (not specs[i].required, i))
     return results[first].model_copy(update={"status": VerificationStatus.FAIL})
 
 
@@ -217,8 +218,8 @@ def settle_or_merge(
 
 
 def _is_good(specs: Sequence[VerifierSpec], results: Mapping[int, VerificationResult]) -> bool:
-    ran, found = [specs[i] for i in results], list(results.values())
-    return scoring.succeeded(ran, found, scoring.score(ran, found))
+    found = [results.get(i, NOT_MERGED) for i in range(len(specs))]
+    return scoring.succeeded(specs, found, scoring.score(specs, found))
 
 
 def asked_with(claim: Claim, defaults: Decoding) -> Decoding:

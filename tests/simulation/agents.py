@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
-from mulligan.policies.jobs.job import Output, VerifierSpec
-from mulligan.policies.loops.spec import GIT_DIFF, GIT_MERGE
+from mulligan.policies.jobs.job import GIT_DIFF, GIT_MERGE, Output, VerifierSpec
 from mulligan.tasks.jobs.merge import NOT_MERGED
 from mulligan.tasks.ports.cancellation import current
 from mulligan.tasks.ports.errors import (

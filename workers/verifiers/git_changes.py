@@ -18,7 +18,7 @@ from mulligan.policies.failures.failure import (
     VerificationResult,
     VerificationStatus,
 )
-from mulligan.policies.loops.spec import GIT_DIFF, GIT_MERGE
+from mulligan.policies.jobs.job import GIT_DIFF, GIT_MERGE
 from mulligan.policies.value import Value
 from mulligan.tasks.jobs.merge import NOT_MERGED
 from mulligan.tasks.ports.blobs import BlobStore

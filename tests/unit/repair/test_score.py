@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
-from mulligan.policies.jobs.job import VerifierSpec
+from mulligan.policies.jobs.job import GIT_DIFF, GIT_MERGE, VerifierSpec
 from mulligan.policies.repair.retry import score_in_full
 from mulligan.policies.repair.score import score, succeeded
 
@@ -61,6 +61,30 @@ def test_the_score_and_the_success_of_an_attempt(
     results = [result for _, result in checks]
     assert score(specs, results) == total
     assert succeeded(specs, results, total) is success
+
+
+@pytest.mark.parametrize(
+    ("checks", "total"),
+    [
+        ([check("pass"), check("pass")], 100),
+        ([check("skipped"), check("pass")], None),  # nothing shows that the work is done
+        ([check("skipped"), check("skipped")], None),
+        ([check("pass"), check("skipped")], 100),  # a guard may be skipped
+        ([check("skipped"), check("fail")], 0),  # a failure is known, and corrected
+        ([check("skipped"), check("fail", required=False)], None),
+    ],
+)
+def test_work_in_a_repository_has_no_score_without_its_acceptance(
+    checks: Checks, total: float | None
+) -> None:
+    """What a loop adds passes: something changed. The first check is acceptance, then a guard."""
+    diff = VerifierSpec(id=GIT_DIFF, weight=0.001)
+    merge = VerifierSpec(id=GIT_MERGE, weight=0.001, acceptance=[1], guard=[2])
+    specs = [diff, *(spec for spec, _ in checks), merge]
+    results = [check("pass")[1], *(result for _, result in checks), check("skipped")[1]]
+    found = score(specs, results)
+    assert found == (total if total is None else pytest.approx(total, abs=0.2))
+    assert succeeded(specs, results, found) is (total == 100)
 
 
 def weighing(passed: tuple[float, ...], failed: tuple[float, ...]) -> Checks:
