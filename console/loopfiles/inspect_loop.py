@@ -25,6 +25,7 @@ from mulligan.policies.loops.spec import (
     SpecDocument,
     item_hint,
     item_job,
+    item_problem,
     item_set_problems,
     spec_path,
 )
@@ -32,7 +33,6 @@ from mulligan.policies.problem import MOST_FOUND, FieldPath, Problem, distinct
 from mulligan.policies.value import Value
 from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.jobs.validation_errors import problems_of
-from mulligan.tasks.loops.change import OWN_WORKSPACE
 from mulligan.workers.admission.intake import offline_rules
 from mulligan.workers.admission.loop_authority import config_problems
 from mulligan.workers.loops.prices import token_price
@@ -291,8 +291,9 @@ def _job_problems(
 ) -> Iterator[Problem]:
     """Find every reason not to accept the job of an item, and name the field that causes it."""
     spec, runner = item.spec, item.spec.runner or loop.runner
-    if loop.repo is not None and spec.workspace is not None:
-        yield from item.place(OWN_WORKSPACE)
+    if problem := item_problem(loop, spec):
+        if not _touches(problem.path, item.malformed):
+            yield from item.place(problem)
         return
     job = item_job(loop.model_copy(update={"runner": runner or _RUNNER}), spec)
     for problem in rules.check(job):

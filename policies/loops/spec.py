@@ -326,6 +326,22 @@ def item_job(loop: LoopConfig, item: ItemSpec, *, labels: dict[str, str] | None 
     )
 
 
+def item_problem(loop: LoopConfig, item: ItemSpec) -> Problem | None:
+    """Return what keeps an item from being work in the loop's repository, if there is one."""
+    if loop.repo is None:
+        return None
+    if item.workspace is not None:
+        message = "the items of a loop with a repository have no workspace of their own"
+        return Problem.at("workspace", message, "not_allowed")
+    if all(verifier.role == "guard" for verifier in item.verifiers):
+        message = (
+            "every verifier is a guard, so none shows that the work is done: add one that fails"
+            " before the work, without role: guard"
+        )
+        return Problem.at("verifiers", message, "missing")
+    return None
+
+
 #: The fields of a loop that a workspace of its items comes from.
 _OF_WORKSPACE = {"git": "repo", "ref": "base"}
 

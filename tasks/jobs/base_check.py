@@ -73,8 +73,9 @@ def _check(
     answer = Output(text="", commit=base, base=base)
     options = job.verifiers[-1].options
     results: list[VerificationResult] = []
-    problems: list[str] = []
-    for index in options.get("acceptance") or ():
+    acceptance = options.get("acceptance") or ()
+    problems = [] if acceptance else ["the item has none"]
+    for index in acceptance:
         try:
             result = check_one(claim, answer, index, verifiers[index])
         except SetupFailed:

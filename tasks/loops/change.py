@@ -30,6 +30,7 @@ from mulligan.policies.loops.spec import (
     LoopDocument,
     branch_clashes,
     item_job,
+    item_problem,
     item_set_problems,
     own_verifiers,
     spec_path,
@@ -57,11 +58,6 @@ _TRIES = 20
 CHANGEABLE = frozenset(
     {"priority", "weight", "concurrency", "max_attempts", "auto_heal", "on_blocked", "budget",
      "runner"}
-)  # fmt: skip
-
-OWN_WORKSPACE = Problem.at(
-    "workspace", "the items of a loop with a repository have no workspace of their own",
-    "not_allowed",
 )  # fmt: skip
 
 
@@ -166,8 +162,8 @@ def branch_problems(repository: Repository, config: LoopConfig) -> Iterator[Prob
 
 def check_item(context: LoopContext, config: LoopConfig, item: ItemSpec) -> list[Problem]:
     """Return every reason not to accept an item: those of its job, and a cost that is unknown."""
-    if config.repo is not None and item.workspace is not None:
-        return [OWN_WORKSPACE]
+    if problem := item_problem(config, item):
+        return [problem]
     try:
         job = item_job(config, item)
     except ValueError as error:

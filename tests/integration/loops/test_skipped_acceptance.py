@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.coding_loop import BRANCH, CodingLoop, has_line, item
+from support.coding_loop import BRANCH, LOOP, CodingLoop, check, coding_document, has_line, item
 from support.git_repositories import UserRepository, files_of
+from support.inline_fleet import ADA
+
+from mulligan.policies.loops.spec import ItemSpec
+from mulligan.tasks.loops.change import check_loop, inject
+from mulligan.tasks.ports.errors import BadInput
 
 pytestmark = pytest.mark.real_models("command")
 
@@ -104,3 +109,13 @@ def test_an_item_whose_acceptance_is_skipped_before_the_work_is_not_done(
     job = fleet.job("A")
     assert job.reason == "nothing_fails_before"
     assert "pytest.subprocess is skipped: all 1 tests" in (job.detail or "")
+
+
+def test_an_item_with_guards_alone_is_refused(fleet: CodingLoop, user: UserRepository) -> None:
+    guards = item("A", verifiers=[check("True", role="guard")])
+    [problem] = check_loop(fleet.services.loops, coding_document(user.path, guards))
+    assert problem.path == ("items", 0, "verifiers")
+    assert "every verifier is a guard" in problem.message
+    fleet.start(item("B"))
+    with pytest.raises(BadInput, match="every verifier is a guard"):
+        inject(fleet.services.loops, LOOP, [ItemSpec.model_validate(guards)], ADA)

@@ -79,6 +79,17 @@ def test_the_repository_of_a_loop_is_checked(
         assert problem in found[0]
 
 
+def test_an_item_with_guards_alone_is_refused(tmp_path: Path) -> None:
+    """Nothing would fail before the work, and nothing would show that it is done."""
+    UserRepository.make(tmp_path / "user")
+    guards = {**ITEM, "verifiers": [{"id": "json.object", "role": "guard"}]}
+    assert lint(tmp_path, guards) == [], "it is a check like others without a repository"
+    assert lint(tmp_path, ITEM, {**guards, "id": "B"}, repo="user") == [
+        "items[1].verifiers: every verifier is a guard, so none shows that the work is done: add"
+        " one that fails before the work, without role: guard"
+    ]
+
+
 def test_the_problems_of_items_are_at_their_own_verifiers(tmp_path: Path) -> None:
     """A loop with a repository adds verifiers before and after those of an item."""
     UserRepository.make(tmp_path / "user")
