@@ -47,10 +47,15 @@ def print_diff(found: WorkDiff) -> None:
     title = f"{found.old[:SHORT_ID]}..{found.new[:SHORT_ID]}, {files}, {by}{where}"
     screen.say(title, style="bold")
     for each in found.changes:
-        screen.say(f"  {_counts(each):>12}  {each.path}{_kind(each)}")
+        screen.say(f"  {_counts(each):>12}  {_in_one_line(each.path)}{_kind(each)}")
     out = screen.out()
     for line in found.text.removesuffix("\n").split("\n"):
         out.print(Text(line, style=_line_style(line)), soft_wrap=True)
+
+
+def _in_one_line(path: str) -> str:
+    """Return a path whose newlines and control characters are escaped: a name may have any."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in path)
 
 
 def _counts(change: FileChange) -> str:
