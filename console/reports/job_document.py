@@ -9,13 +9,13 @@ from mulligan.policies.repair.verdict import Verdict, verdict_to_dict
 from mulligan.tasks.jobs.job_story import prompt_of
 from mulligan.tasks.ports.ledger import AttemptView, JobView
 from mulligan.workers.repositories.git_command import redact
-from mulligan.workers.repositories.mirror import without_credentials
+from mulligan.workers.repositories.mirror import shown_address
 
 
 def shown_repository(name: str) -> str:
     """Return the address of a repository without credentials."""
     try:
-        return without_credentials(name)
+        return shown_address(name)
     except ValueError:  # it is no address
         return redact(name)
 

@@ -64,8 +64,15 @@ _ISOLATED_ENVIRONMENT = {
     "GIT_CONFIG_GLOBAL": _NOTHING,
     "GIT_ATTR_NOSYSTEM": "1",
 }
-#: The user's name and password in an address.
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s'\"]*@")
+#: The user's name and password in an address, and also where git would take them for something
+#: else: a password with a slash, or one in ssh's short form.
+_CREDENTIALS = re.compile(
+    r"(?<=://)[^/\s'\"]*@|(?<=://)[^/@:\s]*:(?!\d+/)\S*@"
+    r"|(?<![^\s'\"])[^/@:\s'\"]+:[^/\s]+@(?=[\w.-]+:)"
+)
+_SECRET_VALUE = re.compile(
+    r"([?&;][\w.-]*(?:token|passw|secret|key|auth|sig|credential)[\w.-]*=)[^&;#\s'\"]+", re.I
+)
 _LONGEST_REASON = 500
 
 Profile = Literal["operator", "isolated"]
@@ -284,8 +291,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def redact(text: str) -> str:
-    """Return a text without the names and passwords of its addresses."""
-    return _CREDENTIALS.sub("", text)
+    """Return a text without the names, passwords and tokens of its addresses."""
+    return without_tokens(_CREDENTIALS.sub("", text))
+
+
+def without_tokens(text: str) -> str:
+    """Return a text without the secrets in the queries of its addresses."""
+    return _SECRET_VALUE.sub(r"\1…", text)
 
 
 def operator_config(folder: Path) -> Path:

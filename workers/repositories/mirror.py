@@ -12,7 +12,13 @@ from urllib.parse import urlsplit, urlunsplit
 from mulligan.tasks.ports.errors import RepositoryUnavailable
 from mulligan.workers.repositories.disk_usage import MIRRORS
 from mulligan.workers.repositories.file_locks import exclusive_lock, shared_lock
-from mulligan.workers.repositories.git_command import Git, GitResult, operator_config
+from mulligan.workers.repositories.git_command import (
+    Git,
+    GitResult,
+    operator_config,
+    redact,
+    without_tokens,
+)
 from mulligan.workers.repositories.git_directory import make_once
 from mulligan.workers.repositories.object_reading import present
 
@@ -22,16 +28,26 @@ _REMOTE = "origin"
 _FETCH_TIMES, _PUSH_TIMES = 15, 5
 _ANYTHING_ELSE = re.compile(r"[^A-Za-z0-9_-]+")
 _LONGEST_NAME = 40
+_SSH_USER = re.compile(r"[a-z+]*ssh[a-z+]*://[\w.-]+@[^@]*\Z")
 
 
 def without_credentials(url: str) -> str:
-    """Return an address without password, and without the name that it is for, except ssh's."""
+    """Return an address without password, and without the name that it is for, except ssh's.
+
+    It tells repositories apart, so only what git itself takes for credentials is left out.
+    """
     if "://" not in url:
         return url
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     name = user.partition(":")[0] if parts.scheme in ("ssh", "git+ssh", "ssh+git") else ""
-    return urlunsplit(parts._replace(netloc=f"{name}{at}{host}" if name else host))
+    return without_tokens(urlunsplit(parts._replace(netloc=f"{name}{at}{host}" if name else host)))
+
+
+def shown_address(url: str) -> str:
+    """Return an address for people: without anything that may be a credential."""
+    plain = without_credentials(url)
+    return plain if _SSH_USER.match(plain) else redact(plain)
 
 
 def mirror_name(url: str) -> str:
@@ -46,7 +62,7 @@ class Mirror:
     """The mirror of one remote repository, shared by the processes of this host."""
 
     def __init__(self, url: str, *, cache: Path, timeout: float) -> None:
-        self.name = without_credentials(url)
+        self.name, self.address = shown_address(url), without_credentials(url)
         self.directory = cache / MIRRORS / mirror_name(url)
         self._in_use = self.directory.with_name(f"{self.directory.name}.lock")
         self._fetching = self.directory.with_name(f"{self.directory.name}.fetch")

@@ -36,11 +36,12 @@ class RemoteRepository(GitRepository):
 
     @property
     def identity(self) -> str:
-        parts = urlsplit(self.name)
+        address = self._mirror.address
+        parts = urlsplit(address)
         if parts.scheme == "file":
             path = Path(unquote(parts.path))
             return str((find_git_directory(path) or path).resolve())
-        return self.name.rstrip("/").removesuffix(".git")
+        return address.rstrip("/").removesuffix(".git")
 
     @property
     def objects(self) -> Git:

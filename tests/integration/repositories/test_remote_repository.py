@@ -23,7 +23,7 @@ from mulligan.workers.repositories.checkouts import Checkouts
 from mulligan.workers.repositories.git_command import redact
 from mulligan.workers.repositories.git_repository import GitRepository
 from mulligan.workers.repositories.local_repository import LocalRepository
-from mulligan.workers.repositories.mirror import mirror_name, without_credentials
+from mulligan.workers.repositories.mirror import mirror_name, shown_address, without_credentials
 
 BRANCH = "mulligan/loop"
 #: Ends the other side of a push.
@@ -208,6 +208,25 @@ def test_addresses_without_credentials() -> None:
     assert without_credentials("ssh://git:p@h/x") == "ssh://git@h/x"
     assert without_credentials("git@h:x.git") == "git@h:x.git"
     assert redact("fatal: 'https://u:p@h/x' and ssh://t@h") == "fatal: 'https://h/x' and ssh://h"
+    for url in (
+        "https://h/x?private_token=SECRET&a=b",
+        "http://u:SE/CRET@h/x",
+        "http://u:SE'CRET@h/x",
+        "ftp://u:SE@CRET@h/x",
+        "u:SECRET@h:x",
+        "u:SE@CRET@h:x",
+    ):
+        for text in (redact(f"fatal: '{url}'"), shown_address(url)):
+            assert "SE" not in text
+            assert "CRET" not in text
+            assert "h" in text
+    for plain in ("https://h:80/x@v1", "git@h:x.git", "https://h/x?repo=a", "https://h/a@b/c:d"):
+        assert redact(f"fatal: {plain}") == f"fatal: {plain}"
+        assert shown_address(plain) == plain
+    assert shown_address("ssh://git:p@h/x") == "ssh://git@h/x"
+    # What only looks like a password is part of another repository's address.
+    assert mirror_name("http://evil:/x@h.org/repo") != mirror_name("http://h.org/repo")
+    assert mirror_name("evil:x@h.org:repo") != mirror_name("h.org:repo")
     names = {mirror_name(f"https://{who}h.org/team/repo.git") for who in ("", "u:p@", "u@")}
     assert len(names) == 1
     assert names.pop().startswith("repo-")
