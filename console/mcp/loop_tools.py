@@ -364,7 +364,8 @@ class DeleteLoop(ChangeCall):
 class ResetItem(ChangeCall):
     """Run an item again from the beginning: its failures are forgotten, and it is started anew.
 
-    Use it after the cause of the failure is gone. A running attempt of the item is ended.
+    Use it after the cause of the failure is gone. A running attempt of the item is ended. Work that
+    is merged is refused: undo it with roll_back.
     """
 
     effect: ClassVar[Effect] = "destroys"

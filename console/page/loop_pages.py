@@ -130,7 +130,7 @@ def _verbs(loop: LoopRecord) -> list[Verb]:
 
 
 def _line(view: LoopView, spec: ItemSpec, now: float) -> ItemLine:
-    record = view.snapshot.record(spec.id)
+    record, repo = view.snapshot.record(spec.id), view.snapshot.config.repo
     reason = record.reason
     if record.state in _WAITING:
         text = why_item_of(view, spec.id, now).text
@@ -140,6 +140,7 @@ def _line(view: LoopView, spec: ItemSpec, now: float) -> ItemLine:
         record=record,
         state=view.state(spec.id),
         reason=reason,
-        resettable=record.state not in _WAITING,
+        # Merged work is undone on the item's own page.
+        resettable=record.state not in (_WAITING if repo is None else {*_WAITING, "passed"}),
         skippable=record.state not in DONE,
     )

@@ -95,9 +95,19 @@ def _stopped(snapshot: LoopSnapshot, now: float) -> LoopChange:
     )
 
 
-def reset_item(snapshot: LoopSnapshot, item: str, *, now: float) -> LoopChange:
-    """Run an item again in a new context: its failures are forgotten. Raises NotPossible."""
+def reset_item(
+    snapshot: LoopSnapshot, item: str, *, now: float, merged: bool = False
+) -> LoopChange:
+    """Run an item again in a new context: its failures are forgotten. Raises NotPossible.
+
+    ``merged``: its work is on the loop's branch. It would find that, and pass without an attempt.
+    """
     record = _known(snapshot, item)
+    if record.state == "passed" and merged:
+        raise NotPossible(
+            f"the work of {item} is on the branch, so that a reset would change nothing; undo it:"
+            f" mulligan loops rollback {snapshot.loop.name} --item {item}"
+        )
     if record.state == "blocked":
         raise NotPossible(f"{item} is blocked: {record.reason}; reset or skip that one")
     if record.state in ("pending", "ready"):

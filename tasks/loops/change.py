@@ -37,6 +37,7 @@ from mulligan.policies.loops.spec import (
 )
 from mulligan.policies.problem import Problem, distinct, first_problems
 from mulligan.policies.suggestions import did_you_mean
+from mulligan.tasks.jobs.merge import find_merge
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.loops.caps import current_caps
 from mulligan.tasks.loops.context import LoopContext
@@ -247,8 +248,21 @@ def start_new(context: LoopContext, name: str, caller: Requester) -> None:
 
 
 def reset(context: LoopContext, name: str, item: str, caller: Requester) -> LoopReading:
-    """Run an item again in a new context."""
-    return change_loop(context, name, caller, lambda found, now: reset_item(found, item, now=now))
+    """Run an item again in a new context. Raises LoopConflict for work that is on the branch."""
+
+    def decide(found: LoopSnapshot, now: float) -> LoopChange:
+        return reset_item(found, item, now=now, merged=_is_merged(context, found, item))
+
+    return change_loop(context, name, caller, decide)
+
+
+def _is_merged(context: LoopContext, snapshot: LoopSnapshot, item: str) -> bool:
+    """Whether an item that passed is on the branch, which somebody may have moved since."""
+    config = snapshot.config
+    if config.repo is None or snapshot.record(item).state != "passed":
+        return False
+    history = context.repository(config.repo).history(config.target)
+    return find_merge(history, f"{config.name}/{item}") is not None
 
 
 def skip(

@@ -104,7 +104,10 @@ def _add_changing(router: APIRouter, context: ConsoleContext) -> None:
 
     @router.post("/api/loops/{loop_id}/tests/{test_id}/reset", responses=errors(404, 409))
     def reset(loop_id: LoopId, test_id: TestId, caller: Reader, changes: Changes) -> ItemDetail:
-        """Run an item again in a new context: its failures are forgotten."""
+        """Run an item again in a new context: its failures are forgotten.
+
+        An item whose work is on the loop's branch is refused: roll it back.
+        """
         _shown(context, caller, loop_id, test_id)
         change.reset(loops, loop_id, test_id, changes)
         return _shown(context, caller, loop_id, test_id)

@@ -213,6 +213,13 @@ def test_a_loop_is_rolled_back(tmp_path: Path) -> None:
     assert all(each["undone"] for each in found if each["kind"] == "merge")
 
 
+def test_merged_work_is_not_reset(client: TestClient) -> None:
+    answer = client.post(f"{API}/tests/A/reset")
+    assert error_of(answer) == (409, "conflict")
+    assert f"mulligan loops rollback {LOOP} --item A" in answer.text
+    assert f"{API}/tests/A/reset" not in client.get(f"/loops/{LOOP}").text
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [

@@ -198,6 +198,22 @@ def test_an_item_that_was_rolled_back_and_is_done_by_others_is_skipped(
     check_merged(fleet, user.path)
 
 
+def test_an_item_whose_work_is_on_the_branch_is_not_reset(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Unless somebody has moved the branch: then it is done again."""
+    fleet.run_all(item("A"))
+    with pytest.raises(LoopConflict, match=f"mulligan loops rollback {LOOP} --item A"):
+        fleet.reset("A")
+    assert fleet.states(LOOP) == {"A": "passed"}
+    user.git("update-ref", f"refs/heads/{BRANCH}", "main")
+    fleet.reset("A")
+    fleet.run()
+    assert fleet.states(LOOP) == {"A": "passed"}
+    assert names(user) == {"A.txt"}
+    check_merged(fleet, user.path)
+
+
 # -- what people see of work that is not merged ----------------------------------------------------
 
 

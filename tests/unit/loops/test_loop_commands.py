@@ -273,3 +273,13 @@ def test_the_same_configuration_is_no_change() -> None:
 def test_impossible_values_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         configure_loop(snapshot(budget=BUDGET), values)
+
+
+def test_a_merged_item_is_rolled_back_rather_than_reset() -> None:
+    """Whatever else its state is, a reset finds the work that is there."""
+    passed = snapshot({"a": ()}, {"a": ItemRecord(state="passed", runs=1, job_id="job-a")})
+    with pytest.raises(NotPossible, match="mulligan loops rollback alpha --item a"):
+        reset_item(passed, "a", now=5.0, merged=True)
+    assert reset_item(passed, "a", now=5.0).items["a"].state == "pending"
+    failed = snapshot({"a": ()}, {"a": "failed"})
+    assert reset_item(failed, "a", now=5.0, merged=True).items["a"].state == "pending"
