@@ -347,7 +347,9 @@ class ConfigureLoop(ChangeCall):
 class DeleteLoop(ChangeCall):
     """Delete a loop for ever: its items, states and log. One that runs or is paused is refused.
 
-    Use it only if you were asked to. To end a loop use stop_loop.
+    Of a loop with a repo, the branch stays; the saved work and the transcripts of its attempts are
+    removed at once, also what was never merged. Use it only if you were asked to. To end a loop use
+    stop_loop.
     """
 
     effect: ClassVar[Effect] = "destroys"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mulligan.policies.loops.checkpoints import in_effect
 from mulligan.policies.loops.loop import GAVE_UP, LoopSnapshot
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.rollback import find_checkpoint, read_checkpoints, readable_repository
@@ -65,6 +66,13 @@ def item_diff(context: LoopContext, snapshot: LoopSnapshot, item: str) -> WorkDi
             number = int(name) if name.isdecimal() and len(name) < 10 else 0
             return _diff(context, snapshot, kept.base, kept.commit, merged=False, attempt=number)
     return None
+
+
+def unmerged_attempts(context: LoopContext, snapshot: LoopSnapshot) -> int:
+    """Return how many attempts have saved work that is not on the branch."""
+    merged = {each.name for each in in_effect(read_checkpoints(context, snapshot))}
+    saved = readable_repository(context, snapshot).saved(snapshot.loop.name)
+    return len({each.attempt for each in saved} - merged)
 
 
 def _diff(

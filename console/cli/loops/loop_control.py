@@ -17,10 +17,13 @@ from mulligan.console.cli.loops.loop_options import (
 from mulligan.console.cli.options import By, Json, Yes
 from mulligan.console.cli.output import screen
 from mulligan.console.http.models import loop_models
+from mulligan.policies.figures.format import counted
 from mulligan.policies.loops.commands import MOVES, Verb
 from mulligan.policies.loops.spec import OnBlocked
-from mulligan.tasks.loops import change
-from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.loops import change, view
+from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.loops.work_views import unmerged_attempts
+from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 
 _DONE: dict[Verb, str] = {
     "start": "started",
@@ -114,12 +117,27 @@ def skip(
 
 
 def delete(name: Name, yes: Yes = False, by: By = None, json: Json = False) -> None:
-    """Delete a loop that has ended; its jobs are kept."""
-    if not yes:
-        confirm(f"delete the loop {name}")
+    """Delete a loop that has ended, with the saved work and the transcripts of its attempts.
+
+    The branch of a loop with a repository stays, and so do the jobs of its items.
+    """
     with open_loops() as context:
+        if not yes:
+            confirm(f"delete the loop {name}{_saved_work(context, name)}")
         change.delete(context, name, requester(by))
     _tell(f"{name} was deleted", {"loop": name, "done": "delete"}, json=json)
+
+
+def _saved_work(context: LoopContext, name: str) -> str:
+    """Say what goes with a loop that has a repository. Raises NoSuchLoop."""
+    snapshot = view.view_loop(context, name).snapshot
+    if snapshot.config.repo is None:
+        return ""
+    try:
+        found = counted(unmerged_attempts(context, snapshot), "attempt")
+    except RepositoryUnavailable:
+        return ", its transcripts and its saved work; its branch stays"
+    return f", its transcripts and the unmerged work of {found}; its branch stays"
 
 
 def slots(

@@ -246,7 +246,11 @@ def _add_changing(router: APIRouter, context: ConsoleContext) -> None:
 
     @router.delete("/api/loops/{loop_id}", status_code=204, responses=errors(404, 409))
     def delete(loop_id: LoopId, caller: Reader, changes: Changes) -> None:
-        """Forget a loop that is not running or paused. The jobs of its items are kept."""
+        """Forget a loop that is not running or paused. The jobs of its items are kept.
+
+        Of a loop with a repository, the branch stays; the saved work and the transcripts of its
+        attempts are removed at once, also what was never merged.
+        """
         change.delete(loops, loop_id, changes, tenant=caller.tenant, owner=caller.owner)
 
 

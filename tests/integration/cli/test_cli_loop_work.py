@@ -136,6 +136,17 @@ def test_the_question_names_commits_of_others(shell: Shell, fleet: CodingLoop) -
     assert f", and also bring back 1 commit of others: {pushed[:10]} user fix." in back
 
 
+def test_the_question_before_a_delete_names_the_work_that_goes(
+    shell: Shell, fleet: CodingLoop
+) -> None:
+    say(shell, "stop", LOOP)
+    fleet.roll_back(item="B")
+    assert say(shell, "delete", LOOP, code=2) == (
+        f"mulligan: this would delete the loop {LOOP}, its transcripts and the unmerged work of"
+        " 1 attempt; its branch stays. No terminal to confirm on. Pass --yes. Nothing was changed."
+    )
+
+
 def test_work_that_cannot_be_taken_out_alone_stays(shell: Shell, fleet: CodingLoop) -> None:
     """Given a rollback of which only the worker that makes it finds that it is not possible."""
     fleet.add(item("D", verifiers=[has_line("shared.txt", "D")]))
