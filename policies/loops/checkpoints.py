@@ -13,7 +13,7 @@ from mulligan.policies.loops.spec import ItemSpec
 from mulligan.policies.value import Value
 
 #: ``merge``: the work of an item. ``rollback``: it undoes merges. ``sync``: new commits of another
-#: branch. ``other``: somebody else's commit.
+#: branch. ``other``: a commit that is no work of the loop.
 CheckpointKind = Literal["merge", "rollback", "sync", "other"]
 #: Commits of others that a sentence names.
 _NAMED = 5

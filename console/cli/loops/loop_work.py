@@ -206,9 +206,7 @@ def transcript(
     attempt: Annotated[
         int | None, typer.Option(help="Attempt of the last run (default: the newest).", min=1)
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Print what comes until the agent has ended.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Follow until the agent ends.")] = False,
     json: Annotated[
         bool, typer.Option("--json", help="One document; with --follow, one object per line.")
     ] = False,
