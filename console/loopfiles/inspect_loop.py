@@ -25,7 +25,7 @@ from mulligan.policies.loops.spec import (
     SpecDocument,
     item_hint,
     item_job,
-    item_problem,
+    item_problems,
     item_set_problems,
     spec_path,
 )
@@ -276,9 +276,10 @@ def _price_problems(
 def _repository_problems(
     loop: LoopConfig, rules: LoopRules, malformed: set[str]
 ) -> Iterator[Problem]:
-    if loop.repo is None or "repo" in malformed:
+    if "repo" in malformed:
         return
-    for problem in chain(rules.config(loop), rules.repository(loop)):
+    of_repository = () if loop.repo is None else rules.repository(loop)
+    for problem in chain(rules.config(loop), of_repository):
         if problem.path[0] not in malformed:
             yield problem
 
@@ -291,9 +292,8 @@ def _job_problems(
 ) -> Iterator[Problem]:
     """Find every reason not to accept the job of an item, and name the field that causes it."""
     spec, runner = item.spec, item.spec.runner or loop.runner
-    if problem := item_problem(loop, spec):
-        if not _touches(problem.path, item.malformed):
-            yield from item.place(problem)
+    if wrong := [*item_problems(loop, spec)]:
+        yield from item.place(*(each for each in wrong if not _touches(each.path, item.malformed)))
         return
     job = item_job(loop.model_copy(update={"runner": runner or _RUNNER}), spec)
     for problem in rules.check(job):

@@ -281,6 +281,37 @@ class LoopDocument(Value):
         return value
 
 
+def workspace_problems(workspace: Workspace | None) -> Iterator[Problem]:
+    """Find the fields of a workspace that nobody may set: loops and submitting fill them in."""
+    if workspace is None:
+        return
+    if workspace.branch is not None:
+        message = "only a loop with a repo has a branch: use ref"
+        yield Problem.at("workspace.branch", message, "not_allowed")
+    if workspace.commit is not None:
+        message = "is found when the work is submitted: use ref"
+        yield Problem.at("workspace.commit", message, "not_allowed")
+
+
+def item_problems(loop: LoopConfig, item: ItemSpec) -> Iterator[Problem]:
+    """Find what an item may not have because its loop has or adds it, and what it lacks."""
+    if loop.repo is not None and item.workspace is not None:
+        message = "the items of a loop with a repository have no workspace of their own"
+        yield Problem.at("workspace", message, "not_allowed")
+        return
+    yield from workspace_problems(item.workspace)
+    for index, each in enumerate(item.verifiers):
+        if each.id in (GIT_DIFF, GIT_MERGE):
+            message = f"a loop with a repo adds {each.id} by itself: leave it out"
+            yield Problem(message, ("verifiers", index, "id"), "not_allowed")
+    if loop.repo is not None and all(each.role == "guard" for each in item.verifiers):
+        message = (
+            "every verifier is a guard, so none shows that the work is done: add one that fails"
+            " before the work, without role: guard"
+        )
+        yield Problem.at("verifiers", message, "missing")
+
+
 def item_prompt(item: ItemSpec, space: Workspace | None = None) -> str:
     """Return what every attempt asks: the item's prompt and criteria, the repository's rules."""
     parts = [item.prompt]
@@ -324,22 +355,6 @@ def item_job(loop: LoopConfig, item: ItemSpec, *, labels: dict[str, str] | None 
         workspace=space,
         labels={**(labels or {}), "loop": loop.name, "item": item.id},
     )
-
-
-def item_problem(loop: LoopConfig, item: ItemSpec) -> Problem | None:
-    """Return what keeps an item from being work in the loop's repository, if there is one."""
-    if loop.repo is None:
-        return None
-    if item.workspace is not None:
-        message = "the items of a loop with a repository have no workspace of their own"
-        return Problem.at("workspace", message, "not_allowed")
-    if all(verifier.role == "guard" for verifier in item.verifiers):
-        message = (
-            "every verifier is a guard, so none shows that the work is done: add one that fails"
-            " before the work, without role: guard"
-        )
-        return Problem.at("verifiers", message, "missing")
-    return None
 
 
 #: The fields of a loop that a workspace of its items comes from.

@@ -10,6 +10,7 @@ from mulligan.policies.failures.failure import GIVEN_SCORE
 from mulligan.policies.jobs.exemption import is_exempt
 from mulligan.policies.jobs.job import GIT_DIFF, GIT_MERGE, Job, Workspace
 from mulligan.policies.jobs.job_limits import limit_problems
+from mulligan.policies.loops.spec import workspace_problems
 from mulligan.policies.problem import Problem, until_costly
 from mulligan.policies.repair.retry import PASSING_SCORE, leaves_room_to_retry
 from mulligan.tasks.jobs.read_job import Check
@@ -170,10 +171,7 @@ def _loop_problems(job: Job) -> list[Problem]:
         for index, spec in enumerate(job.verifiers)
         if spec.id in (GIT_DIFF, GIT_MERGE)
     ]
-    if job.merges:
-        message = "only a loop may have a branch: use ref"
-        found.append(Problem.at("workspace.branch", message, "not_allowed"))
-    return found
+    return [*found, *workspace_problems(job.workspace)]
 
 
 def key_problems(jobs: Sequence[Job], indices: Sequence[int]) -> list[Problem]:

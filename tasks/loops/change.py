@@ -30,7 +30,7 @@ from mulligan.policies.loops.spec import (
     LoopDocument,
     branch_clashes,
     item_job,
-    item_problem,
+    item_problems,
     item_set_problems,
     own_verifiers,
     spec_path,
@@ -163,8 +163,8 @@ def branch_problems(repository: Repository, config: LoopConfig) -> Iterator[Prob
 
 def check_item(context: LoopContext, config: LoopConfig, item: ItemSpec) -> list[Problem]:
     """Return every reason not to accept an item: those of its job, and a cost that is unknown."""
-    if problem := item_problem(config, item):
-        return [problem]
+    if wrong := [*item_problems(config, item)]:
+        return wrong
     try:
         job = item_job(config, item)
     except ValueError as error:

@@ -194,10 +194,20 @@ def _check_git(workspace: Workspace, settings: Settings, *, local_paths: bool) -
             " [repositories] of mulligan.toml"
         )
         found.append(Problem.at("workspace.git", message, "unknown_name"))
+    if hidden := own_ref_problem(workspace.ref):
+        found.append(hidden.below("workspace", "ref"))
     for index, command in enumerate(workspace.setup.run if workspace.setup else ()):
         if problem := named_command_problem(command, settings, inline=inline):
             found.append(problem.below("workspace", "setup", "run", index))
     return found
+
+
+def own_ref_problem(ref: str) -> Problem | None:
+    """Return the problem of a reference that is mulligan's own: work of attempts, and fences."""
+    if not ref.startswith("refs/mulligan/"):
+        return None
+    message = f"{ref} is a reference of mulligan: name a branch, a tag or a commit"
+    return Problem(message, code="not_allowed")
 
 
 def named_command_problem(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mulligan.policies.loops.spec import LoopConfig
+from mulligan.policies.loops.spec import LoopConfig, workspace_problems
 from mulligan.policies.problem import Problem
-from mulligan.workers.admission.intake import named_command_problem
+from mulligan.workers.admission.intake import named_command_problem, own_ref_problem
 from mulligan.workers.settings.model import Settings
 
 
@@ -14,7 +14,9 @@ def config_problems(config: LoopConfig, *, settings: Settings, local_paths: bool
     ``local_paths``: whether a person on a host of the workers makes it, who may name anything.
     """
     inline = local_paths or settings.allow_inline
-    found = []
+    found = [*workspace_problems(config.workspace)]
+    if config.sync is not None and (hidden := own_ref_problem(config.sync)):
+        found.append(hidden.below("sync"))
     command = config.deliver.command
     if command is not None and (problem := named_command_problem(command, settings, inline=inline)):
         found.append(problem.below("deliver", "command"))

@@ -39,7 +39,7 @@ from mulligan.tasks.loops.repository_sweep import RepositorySweep
 from mulligan.tasks.loops.rollback import preview_rollback, read_checkpoints, request_rollback
 from mulligan.tasks.loops.view import why
 from mulligan.tasks.loops.work_views import item_diff
-from mulligan.tasks.ports.errors import RepositoryUnavailable
+from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.tasks.ports.ledger import Entry
 
 pytestmark = pytest.mark.real_models("command")
@@ -661,6 +661,34 @@ def test_a_plain_job_is_verified_in_a_commit(fleet: CodingLoop, user: UserReposi
     assert view.job.workspace is not None
     assert view.job.workspace.commit == commit
     assert user.git("for-each-ref", "refs/mulligan") == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"workspace": {"branch": "main"}}, "workspace.branch: only a loop with a repo has a"),
+        ({"workspace": {"commit": "0" * 40}}, "workspace.commit: is found when the work is"),
+        (
+            {"workspace": {"ref": "refs/mulligan/fence/x"}},
+            "workspace.ref: refs/mulligan/fence/x is",
+        ),
+        ({"verifiers": ["json.object", "git.diff"]}, "verifiers[1]: git.diff belongs to the items"),
+    ],
+)
+def test_a_plain_job_has_nothing_of_a_loop(
+    fleet: CodingLoop, user: UserRepository, fields: dict[str, Any], problem: str
+) -> None:
+    user.git("update-ref", "refs/mulligan/fence/x", "main")
+    job = {
+        "task_type": "plain",
+        "prompt": "Write it.",
+        "runner": {"kind": "scripted", "answers": ["{}"]},
+        "verifiers": fields.get("verifiers", ["json.object"]),
+        "workspace": {"git": str(user.path), **fields.get("workspace", {})},
+    }
+    with pytest.raises(BadInput) as refused:
+        submit_jobs(fleet.services.intake, [read_job(job)])
+    assert [str(each).startswith(problem) for each in refused.value.problems] == [True]
 
 
 def test_a_path_that_another_host_may_not_have_is_refused(

@@ -63,13 +63,31 @@ def lint(folder: Path, *items: dict[str, Any], **config: Any) -> list[str]:
             "loop.deliver.command: no command 'publsh'; did you mean 'publish'?",
         ),
         ({"repo": "user", "deliver": {"command": "publish"}}, None),
+        (
+            {"repo": "user", "base": "refs/mulligan/fence/x"},
+            "loop.base: refs/mulligan/fence/x is a reference of mulligan: name a branch",
+        ),
+        ({"repo": "user", "sync": "refs/mulligan/fence/x"}, "loop.sync: refs/mulligan/fence/x is"),
+        (
+            {"workspace": {"git": "user", "branch": "mulligan/a"}},
+            "loop.workspace.branch: only a loop with a repo has a branch: use ref",
+        ),
+        (
+            {"workspace": {"git": "user", "commit": "0" * 40}},
+            "loop.workspace.commit: is found when the work is submitted: use ref",
+        ),
+        (
+            {"workspace": {"git": "user", "ref": "refs/mulligan/fence/x"}},
+            "loop.workspace.ref: refs/mulligan/fence/x is a reference of mulligan",
+        ),
         ({"repo": "user", "branch": "mine", "deliver": {"command": ["true"]}}, None),
     ],
 )
 def test_the_repository_of_a_loop_is_checked(
     tmp_path: Path, config: dict[str, Any], problem: str | None
 ) -> None:
-    UserRepository.make(tmp_path / "user")
+    user = UserRepository.make(tmp_path / "user")
+    user.git("update-ref", "refs/mulligan/fence/x", "main")
     (tmp_path / "plain").mkdir()
     found = lint(tmp_path, **config)
     if problem is None:
@@ -87,6 +105,21 @@ def test_an_item_with_guards_alone_is_refused(tmp_path: Path) -> None:
     assert lint(tmp_path, ITEM, {**guards, "id": "B"}, repo="user") == [
         "items[1].verifiers: every verifier is a guard, so none shows that the work is done: add"
         " one that fails before the work, without role: guard"
+    ]
+
+
+def test_an_item_may_not_have_what_its_loop_adds(tmp_path: Path) -> None:
+    UserRepository.make(tmp_path / "user")
+    ours = {**ITEM, "verifiers": ["json.object", {"id": "git.merge", "acceptance": []}, "git.diff"]}
+    added = "by itself: leave it out"
+    assert lint(tmp_path, ours, repo="user") == [
+        f"items[0].verifiers[1].id: a loop with a repo adds git.merge {added}",
+        f"items[0].verifiers[2].id: a loop with a repo adds git.diff {added}",
+    ]
+    space = {"git": "user", "branch": "mulligan/x", "commit": "0" * 40}
+    assert lint(tmp_path, {**ITEM, "workspace": space}) == [
+        "items[0].workspace.branch: only a loop with a repo has a branch: use ref",
+        "items[0].workspace.commit: is found when the work is submitted: use ref",
     ]
 
 

@@ -90,6 +90,7 @@ DEFAULTS: dict[str, Any] = {
     "escalations_cap": 100000,
     "edit_tiers": {},
     "formatters": {},
+    "loop_branches": ["mulligan/**"],
     "loop_slots": 8,
     "loop_templates": None,
     "repositories": {},
