@@ -301,6 +301,13 @@ def _limits(settings: Settings) -> dict[str, Any]:
 def _resolve_runner(
     runners: RunnerRegistry, settings: Settings, spec: RunnerSpec
 ) -> ResolvedRunner:
+    if spec.profile is not None and spec.profile not in runners.profiles:
+        raise BadInput.at(
+            "runner.profile",
+            f"no profile {spec.profile!r} in mulligan.toml, which this worker read when it started:"
+            " restart it if the profile is new",
+            "unknown_name",
+        )
     runner = runners.for_job(spec, allow_inline=settings.allow_inline)
     defaults = defaults_of(runner)
     return ResolvedRunner(

@@ -245,7 +245,11 @@ def with_absolute_git(raw: Raw, field: str, folder: Path) -> Raw:
     if not isinstance(name, str) or "\0" in name or ":" in name:
         return raw
     is_path = name.startswith((".", "~", "/")) or (folder / name).is_dir()
-    return {**raw, field: str(folder / Path(name).expanduser())} if is_path else raw
+    if not is_path:
+        return raw
+    path = folder / Path(name).expanduser()
+    # As the file system reads it: the parent of a link is that of its target.
+    return {**raw, field: str(path.resolve() if ".." in path.parts else path)}
 
 
 def _own(source: JobSource) -> Raw:

@@ -101,7 +101,12 @@ class Deliver(Value):
     @classmethod
     def _from_word(cls, value: Any) -> Any:
         """`branch`, the default, leaves the work on the loop's branch."""
-        return {} if value == "branch" else value
+        if value == "branch":
+            return {}
+        if isinstance(value, str):
+            message = f"{value!r} is none of branch, {{fast_forward: BRANCH}} and {{command: NAME}}"
+            raise ValueError(message)  # noqa: TRY004 - pydantic reads this kind
+        return value
 
     @model_validator(mode="after")
     def _one_of(self) -> Deliver:

@@ -137,7 +137,10 @@ def _shared_branches(
 def branch_problems(repository: Repository, config: LoopConfig) -> Iterator[Problem]:
     """Find what is wrong with the branches that a loop names. Raises RepositoryUnavailable."""
     if repository.resolve(config.base) is None:
-        yield Problem.at("base", f"{config.repo} has no branch, tag or commit {config.base!r}")
+        lacks = f"has no branch, tag or commit {config.base!r}"
+        if config.base == "HEAD":
+            lacks = "has no commits: make a first commit, or name its branch as base"
+        yield Problem.at("base", f"{config.repo} {lacks}")
     if folder := repository.checked_out(config.target):
         message = (
             f"{config.target} is checked out in {folder}: name another branch, or switch to"
@@ -209,9 +212,11 @@ def create_loop(
     caps = current_caps(context, packed.loop, packed.items)
     answer = context.ledger.create_loop(packed, caps=caps, tenant=tenant, by=by, owner=owner)
     if answer == "conflict":
-        raise LoopConflict.at(
-            "name", f"{document.loop.name!r} is the name of another loop", "key_in_use"
+        message = (
+            f"{document.loop.name!r} is the name of another loop: choose another name, or delete"
+            " that loop first"
         )
+        raise LoopConflict.at("name", message, "key_in_use")
     if answer == "full":
         raise LoopConflict("there are too many loops: delete some that have ended")
     context.publish(answer.publish)

@@ -190,8 +190,8 @@ def _check_git(workspace: Workspace, settings: Settings, *, local_paths: bool) -
     name = workspace.git or ""
     if name not in settings.repositories and not inline:
         message = (
-            f"no repository {name!r}{_hint(name, settings.repositories)}: name one from"
-            " [repositories] of mulligan.toml"
+            f"no repository {name!r}: add it to [repositories] of mulligan.toml"
+            f"{name_hint(name, settings.repositories)}"
         )
         found.append(Problem.at("workspace.git", message, "unknown_name"))
     if hidden := own_ref_problem(workspace.ref):

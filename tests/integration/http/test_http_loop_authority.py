@@ -54,6 +54,7 @@ def bare(tmp_path: Path) -> Path:
         ({"deliver": {"command": "publish"}}, None),
         ({"deliver": {"command": ["sh", "-c", "id"]}}, "loop.deliver.command: only mulligan.toml"),
         ({"deliver": {"command": "nope"}}, "loop.deliver.command: no command 'nope'"),
+        ({"repo": "shp"}, "loop.repo: no repository 'shp': add it to [repositories] of mulligan"),
         ({"branch": "main"}, "loop.branch: a loop that does not come from the command line may"),
         ({"branch": "mulligan"}, "loop.branch: "),
         ({"branch": "x/mulligan/a"}, "loop.branch: "),

@@ -70,7 +70,8 @@ def test_the_same_loop_again_is_the_same_loop(client: TestClient) -> None:
     assert (again.status_code, again.json()["created"]) == (200, "seen")
     other = client.post("/api/loops", json=body(item("three")))
     assert error_of(other) == (409, "key_in_use")
-    assert other.json()["error"]["message"] == "'alpha' is the name of another loop"
+    message = "'alpha' is the name of another loop: choose another name, or delete that loop first"
+    assert other.json()["error"]["message"] == message
 
 
 def test_a_loop_may_start_at_once(client: TestClient) -> None:

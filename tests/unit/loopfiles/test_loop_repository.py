@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.git_repositories import UserRepository
 
+from mulligan.console.jobfiles.job_file import with_absolute_git
 from mulligan.console.loopfiles.inspect_loop import loop_rules
 from mulligan.console.loopfiles.loop_file import lint_loop
 from mulligan.console.loopfiles.repository_rules import local_repository_problems
@@ -48,6 +49,11 @@ def lint(folder: Path, *items: dict[str, Any], **config: Any) -> list[str]:
         ({"repo": "user", "branch": "main"}, "loop.branch: main is checked out in "),
         ({"repo": "user", "base": "x"}, "has no branch, tag or commit 'x'"),
         ({"repo": "user", "sync": "x"}, "loop.sync: "),
+        ({"repo": "empty"}, "empty has no commits: make a first commit, or name its branch"),
+        (
+            {"repo": "user", "deliver": "main"},
+            "loop.deliver: 'main' is none of branch, {fast_forward: BRANCH} and {command: NAME}",
+        ),
         ({"repo": "user", "branch": "a..b"}, "loop.branch: 'a..b' is not the name of a branch"),
         ({"repo": 1, "base": "main"}, "loop.repo: must be a string"),
         ({"base": "main"}, "loop.base: belongs to repo"),
@@ -89,6 +95,7 @@ def test_the_repository_of_a_loop_is_checked(
     user = UserRepository.make(tmp_path / "user")
     user.git("update-ref", "refs/mulligan/fence/x", "main")
     (tmp_path / "plain").mkdir()
+    UserRepository.make(tmp_path / "empty", {})
     found = lint(tmp_path, **config)
     if problem is None:
         assert found == []
@@ -106,6 +113,15 @@ def test_an_item_with_guards_alone_is_refused(tmp_path: Path) -> None:
         "items[1].verifiers: every verifier is a guard, so none shows that the work is done: add"
         " one that fails before the work, without role: guard"
     ]
+
+
+def test_the_path_of_a_repository_is_stored_as_it_is(tmp_path: Path) -> None:
+    """Given a folder that is a link, whose parent is elsewhere."""
+    (tmp_path / "loops" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "loops" / "deep")
+    for repo, path in (("../shop", tmp_path / "loops" / "shop"), ("/a/shop", Path("/a/shop"))):
+        found = with_absolute_git({"repo": repo}, "repo", tmp_path / "link")
+        assert found == {"repo": str(path)}
 
 
 def test_an_item_may_not_have_what_its_loop_adds(tmp_path: Path) -> None:
