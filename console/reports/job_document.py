@@ -85,6 +85,7 @@ def _attempt(view: JobView, attempt: AttemptView) -> dict[str, Any]:
         "finish_reason": output.finish_reason if output else None,
         "prompt": prompt_of(view, attempt),
         "answer": output.text if output else None,
+        "ended": output.ended if output else None,
         "queued_at": attempt.queued_at,
         "started_at": attempt.started_at,
         "settled_at": attempt.settled_at,

@@ -87,7 +87,7 @@ def survived(item: Item) -> str:
     elif item.failures:
         said = item.failures[0]
     elif item.ended:
-        said = f"the agent {item.ended[0]}; its work was verified all the same"
+        said = f"its session broke off ({item.ended[0]}); its work was verified all the same"
     else:
         said = "verified and merged as it was"
     tries = len(item.attempts)

@@ -97,7 +97,7 @@ class Progress:
         known = len(item.failures), len(item.ended)
         item.attempts = detail["attempts"]
         for text in item.ended[known[1] :]:
-            self._tell(item, f"the agent {text}", "yellow")
+            self._tell(item, f"its session broke off: {_short(text)}", "yellow")
         for text in item.failures[known[0] :]:
             self._tell(item, f"not yet: {text}", "yellow")
         if item.state == old:

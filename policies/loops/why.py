@@ -40,6 +40,8 @@ class Reason:
     cause: Cause
     text: str
     remedy: LoopRemedy | None = None
+    #: What the escalation of the item says, in a line. It may quote the item's texts.
+    detail: str = ""
 
     @property
     def command(self) -> str | None:
@@ -94,6 +96,8 @@ class JobWaits:
     worker: str = ""
     #: Whether it waits for a provider that a person can resume.
     closed: bool = False
+    #: Why it ended, in a line.
+    detail: str = ""
 
 
 def why_item(
@@ -177,7 +181,8 @@ def _why_root(
         cause: Cause = "quarantine" if record.state == "quarantined" else "failure"
         ago = f"{duration(now - record.since)} ago"
         text = f"{words} ({', '.join(filter(None, (record.reason, ago)))})"
-        return Reason(cause=cause, text=text, remedy=_of("reset_item", name, item))
+        reset = _of("reset_item", name, item)
+        return Reason(cause=cause, text=text, remedy=reset, detail=job.detail)
     missing = [each for each in _waits_for(snapshot, item) if snapshot.spec(each) is None]
     if missing and record.state in _BEFORE_READY:
         text = f"{item} waits: dependency {missing[0]} does not exist"

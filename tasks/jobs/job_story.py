@@ -109,6 +109,8 @@ class AttemptStory:
     escalated: bool
     #: Transport faults, if there were any.
     faults: str
+    #: How an agent ended that did not end well.
+    ended: str
 
     @property
     def outcome(self) -> str:
@@ -196,6 +198,7 @@ def _attempt(view: JobView, attempt: AttemptView, *, texts: bool) -> AttemptStor
         decision=describe_decision(verdict.decision),
         escalated=isinstance(verdict.decision, Escalate),
         faults=f"{attempt.faults} transport faults{last_fault}" if attempt.last_fault else "",
+        ended=attempt.output.ended or "" if texts and attempt.output else "",
     )
 
 

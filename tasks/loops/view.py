@@ -8,6 +8,7 @@ from functools import cached_property
 
 from mulligan.policies.figures.waiting_words import waiting_words
 from mulligan.policies.loops.loop import ItemRecord, LoopSnapshot, ShownState, shown_state
+from mulligan.policies.loops.plan import stuck_items
 from mulligan.policies.loops.spec import ItemSpec
 from mulligan.policies.loops.why import (
     FleetState,
@@ -18,6 +19,7 @@ from mulligan.policies.loops.why import (
     why_item,
     why_loop,
 )
+from mulligan.policies.repair.instruction import one_line
 from mulligan.tasks.loops.change import no_such_loop
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.registry import LoopSummary
@@ -217,6 +219,8 @@ def waiting_item(view: LoopView) -> str | None:
 def why_of(context: LoopContext, view: LoopView) -> Reason:
     """Say why a loop that was read does not run."""
     running = waiting_item(view) or running_item(view.snapshot) or ""
+    if view.snapshot.loop.state == "blocked" and (stuck := stuck_items(view.snapshot)):
+        running = root_of(view.snapshot, stuck[0])
     waits = _waits(context, view, running, _job(context, view, running))
     reason = why_loop(view.snapshot, view.fleet_state, waits, context.ledger.now())
     return _allowed(view, reason)
@@ -232,6 +236,8 @@ _HELD_UP_FOR = 3.0
 
 
 def _waits(context: LoopContext, view: LoopView, item: str, job: JobView | None) -> JobWaits:
+    if job is not None and job.finished_at is not None:
+        return JobWaits(detail=one_line(job.detail or ""))
     last = job.attempts[-1] if job and job.attempts and job.finished_at is None else None
     if last and last.held_up and context.ledger.now() < last.held_until + _HELD_UP_FOR:
         words = "its repository" + ("" if view.of_tenant else f": {last.held_up}")

@@ -87,9 +87,11 @@ def why(
     with open_loops() as context:
         reason = view.why(context, name, item)
     if json:
-        screen.emit(why_models.why_row(reason).model_dump(mode="json"))
+        screen.emit(why_models.why_row(reason, texts=True).model_dump(mode="json"))
         return
     screen.say(reason.text)
+    if reason.detail:
+        screen.say(f"  {reason.detail}")
     if reason.command:
         screen.say(f"  do: {reason.command}")
 

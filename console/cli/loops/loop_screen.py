@@ -141,6 +141,8 @@ def _print_repository(loop: LoopRecord, now: float) -> None:
 
 def print_why(why: Reason) -> None:
     screen.say(f"  why       {why.text}")
+    if why.detail:
+        screen.say(f"            {why.detail}")
     if why.command and why.cause not in ("runs", "done"):
         screen.say(f"  do        {why.command}")
 
@@ -168,11 +170,14 @@ def print_item(view: ItemView) -> None:
         screen.say(f"  passes if {criterion}")
     for attempt in view.job.attempts if view.job else ():
         failure = attempt.verdict.failure if attempt.verdict else None
-        what = f": {failure.message}" if failure else ""
-        screen.say(
-            f"  attempt   {attempt.plan.number} {words(attempt.plan.mode)},"
-            f" score {score(attempt.score)}{what}"
-        )
+        found = f"score {score(attempt.score)}"
+        if failure is not None:
+            found += f": {failure.message}"
+        elif attempt.score is None and view.job and view.job.detail:
+            found = view.job.detail  # it ended before anybody worked
+        screen.say(f"  attempt   {attempt.plan.number} {words(attempt.plan.mode)}, {found}")
+        if attempt.output is not None and attempt.output.ended:
+            screen.say(f"            its session broke off: {attempt.output.ended}")
     if view.job is not None:
         screen.say(f"  job       {view.job.id} (`mulligan jobs show {view.job.id}`)")
     print_why(view.why)

@@ -80,6 +80,8 @@ def _print_attempt(attempt: AttemptStory, *, diff: bool, whole: bool) -> None:
         screen.say(f"  changed: {attempt.technique}")
     if attempt.faults:
         screen.say(f"  {attempt.faults}")
+    if attempt.ended:
+        screen.say(f"  its session broke off: {attempt.ended}")
     if whole:
         _print_block("asked", attempt.prompt or "")
     if diff:

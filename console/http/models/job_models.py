@@ -11,7 +11,7 @@ from mulligan.console.reports.job_document import job_document, shown_job
 from mulligan.policies.cycles.cycle import SelfRepairCycle
 from mulligan.policies.failures.failure import FailureRecord, Finding, VerificationResult
 from mulligan.policies.failures.redaction import is_name, redacted_place
-from mulligan.policies.jobs.job import Decoding, Job, Mode, OpenModel, Usage
+from mulligan.policies.jobs.job import Decoding, Job, Mode, OpenModel, Output, Usage
 from mulligan.policies.repair.instruction import RepairInstruction
 from mulligan.policies.repair.verdict import Verdict
 from mulligan.tasks.ports.ledger import AttemptView, JobView
@@ -77,6 +77,8 @@ class AttemptDocument(BaseModel):
     #: The prompt that was sent; for a retry, the corrected one.
     prompt: str
     answer: str | None
+    #: How an agent ended that did not end well; its work was verified all the same.
+    ended: str | None
     #: Content address of the changes that a command made in its copy of the workspace.
     diff: str | None
     #: How long the runner took.
@@ -207,10 +209,14 @@ def _attempt(attempt: AttemptView) -> AttemptView:
     return replace(
         attempt,
         plan=attempt.plan.model_copy(update={"prompt": REDACTED}),
-        output=output.model_copy(update={"text": REDACTED}) if output else None,
+        output=output.model_copy(update=_hidden_texts(output)) if output else None,
         verdict=_verdict(verdict) if verdict else None,
         last_fault=_hidden(attempt.last_fault),
     )
+
+
+def _hidden_texts(output: Output) -> dict[str, str | None]:
+    return {"text": REDACTED, "ended": _hidden(output.ended)}
 
 
 def _cycle(cycle: SelfRepairCycle) -> SelfRepairCycle:

@@ -301,7 +301,7 @@ def _detail_fields(view: LoopView, why: Reason, *, texts: bool) -> dict[str, Any
             slots=view.slots,
         ),
         "budget": budget_rows(view),
-        "why": why_row(why),
+        "why": why_row(why, texts=texts),
         "version": snapshot.loop.version,
         "config": shown.model_dump(mode="json", exclude_defaults=True),
         "repo": repo_of(config),
@@ -407,7 +407,7 @@ def item_detail(view: ItemView, *, texts: bool) -> ItemDetail:
         verifiers=[each.model_dump(mode="json", exclude_defaults=True) for each in verifiers],
         runner=runner.model_dump(mode="json", exclude_defaults=True) if runner else None,
         attempts=document(view.job, texts=texts).attempts if view.job else [],
-        why=why_row(view.why),
+        why=why_row(view.why, texts=texts),
     )
 
 

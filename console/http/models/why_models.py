@@ -34,15 +34,22 @@ class WhyRow(BaseModel):
 
     cause: Cause
     text: str
+    #: What the escalation of the item says, in a line; null without the right to read texts.
+    detail: str | None
     #: For a terminal.
     command: str | None
     #: For programs and agents.
     remedy: RemedyRow | None
 
 
-def why_row(reason: Reason) -> WhyRow:
-    remedy = None if reason.remedy is None else _remedy_row(reason.remedy)
-    return WhyRow(cause=reason.cause, text=reason.text, command=reason.command, remedy=remedy)
+def why_row(reason: Reason, *, texts: bool) -> WhyRow:
+    return WhyRow(
+        cause=reason.cause,
+        text=reason.text,
+        detail=reason.detail or None if texts else None,
+        command=reason.command,
+        remedy=None if reason.remedy is None else _remedy_row(reason.remedy),
+    )
 
 
 def _remedy_row(remedy: LoopRemedy) -> RemedyRow:

@@ -192,7 +192,8 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
         test: Annotated[str | None, Query(max_length=200)] = None,
     ) -> WhyRow:
         """Say why a loop or one of its items does not run, and what changes it."""
-        return why_row(why(loops, loop_id, test, tenant=caller.tenant, owner=caller.owner))
+        reason = why(loops, loop_id, test, tenant=caller.tenant, owner=caller.owner)
+        return why_row(reason, texts=caller.texts)
 
     @router.get("/api/loops/{loop_id}/log", responses=errors(404))
     def log(

@@ -77,7 +77,7 @@ def type_command(loops: WhyScenario, command: str) -> None:
 
 
 def send_request(loops: WhyScenario, reason: Reason) -> None:
-    row = why_row(reason).remedy
+    row = why_row(reason, texts=True).remedy
     assert row is not None
     assert row.request is not None
     # A tool of that name makes the same request.
