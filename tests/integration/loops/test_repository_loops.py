@@ -225,7 +225,9 @@ def test_work_that_may_not_be_merged_is_corrected(
     code = f"{GOOD}\nif again:\n    {undo}\nelse:\n    {mistake}"
     assert fleet.run_all(item("A"), code=code) == {"A": "passed"}
     assert fleet.results("A", 1)["git.diff"] == f"{name}: {found}"
-    assert name in fleet.prompt("A", 2)
+    prompt = fleet.prompt("A", 2)
+    assert name in prompt
+    assert ("conftest.py must not be added. Remove it." in prompt) == (name == "conftest.py")
     base = files_of(user.path, "main")
     assert files_of(user.path, BRANCH).get(name) == base.get(name)
     check_merged(fleet, user.path)
