@@ -315,7 +315,7 @@ def test_a_redis_that_forgets_its_last_second_does_not_merge_twice(
 def test_what_nobody_was_asked_for_costs_nothing() -> None:
     """`b` is done already, which is found without its agent."""
     with _deployment() as simulation:
-        budget = {"loop": {"tokens": 400}, "attempt": {"tokens": 50}}
+        budget = {"loop": {"tokens": 4000}, "attempt": {"tokens": 500}}  # the prompt counts, too
         _create(simulation, make_change("a", eager=["b"]), make_change("b", "a"), budget=budget)
         simulation.run(20)
         assert _states(simulation) == {"a": "passed", "b": "skipped"}
