@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mulligan.console.page.job_story_page import DiffKind, DiffLine
-from mulligan.tasks.ports.repositories import FileChange
+from mulligan.tasks.ports.repositories import ChangedFile
 
 #: Lines of all files on one page, and files that are open at first.
 MAX_LINES = 3000
@@ -31,7 +31,7 @@ class DiffFile:
     left_out: int = 0
 
 
-def diff_files(text: str, changes: Sequence[FileChange]) -> list[DiffFile]:
+def diff_files(text: str, changes: Sequence[ChangedFile]) -> list[DiffFile]:
     """Return the files of a difference, with at most MAX_LINES lines of all of them."""
     counts = {each.path: each for each in changes}
     found: list[DiffFile] = []

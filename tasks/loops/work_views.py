@@ -9,7 +9,7 @@ from mulligan.policies.loops.checkpoints import in_effect
 from mulligan.policies.loops.loop import GAVE_UP, LoopSnapshot
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.rollback import find_checkpoint, read_checkpoints, readable_repository
-from mulligan.tasks.ports.repositories import FileChange
+from mulligan.tasks.ports.repositories import ChangedFile
 
 #: Bytes of a difference that people see.
 _LONGEST_DIFF = 500_000
@@ -21,7 +21,7 @@ class WorkDiff:
 
     old: str
     new: str
-    changes: Sequence[FileChange]
+    changes: Sequence[ChangedFile]
     #: As git shows it, cut at a length.
     text: str
     #: Whether it is on the branch.

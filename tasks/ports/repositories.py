@@ -21,7 +21,7 @@ SYNC_TRAILER = "Mulligan-Sync"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileConflict:
+class ConflictingFile:
     """A file that two sides changed differently."""
 
     path: str
@@ -34,7 +34,7 @@ class MergedTree:
     """The tree of a merge. A tree with conflicts contains git's markers."""
 
     tree: str
-    conflicts: tuple[FileConflict, ...] = ()
+    conflicts: tuple[ConflictingFile, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class BranchCommit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileChange:
+class ChangedFile:
     """A file that differs between two commits."""
 
     path: str
@@ -136,7 +136,7 @@ class Repository(Protocol):
         Return the fence as it is now. None: the branch or the fence has moved, nothing changed.
         """
 
-    def changes(self, old: str, new: str) -> Sequence[FileChange]:
+    def changes(self, old: str, new: str) -> Sequence[ChangedFile]:
         """Return the files that differ between two commits or trees."""
 
     def diff(self, old: str, new: str, *, max_bytes: int) -> str:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.tasks.ports.repositories import (
     BranchCommit,
+    ChangedFile,
+    ConflictingFile,
     Fence,
-    FileChange,
-    FileConflict,
     MergedTree,
     SavedWork,
 )
@@ -121,7 +121,7 @@ class GitModel:
         """Merge by path. A path that both sides changed differently is a conflict."""
         before = self.files(self.common(ours, theirs) if base is None else base)
         left, right = self.files(ours), self.files(theirs)
-        merged, conflicts = dict[str, str](), list[FileConflict]()
+        merged, conflicts = dict[str, str](), list[ConflictingFile]()
         for path in sorted({*before, *left, *right}):
             was, mine, other = before.get(path), left.get(path), right.get(path)
             kept = mine
@@ -129,7 +129,7 @@ class GitModel:
                 kept = other
             elif mine != other and other != was:
                 kept = f"{MARK} {mine} ======= {other} >>>>>>>"
-                conflicts.append(FileConflict(path=path, hunks=kept))
+                conflicts.append(ConflictingFile(path=path, hunks=kept))
             if kept is not None:
                 merged[path] = kept
         return MergedTree(tree=self.make_tree(merged), conflicts=tuple(conflicts))
@@ -218,11 +218,11 @@ class SimulatedRepository:
 
         return self._call("contains", f"{branch} {commit[:10]}", effect)
 
-    def changes(self, old: str, new: str) -> Sequence[FileChange]:
-        def effect() -> Sequence[FileChange]:
+    def changes(self, old: str, new: str) -> Sequence[ChangedFile]:
+        def effect() -> Sequence[ChangedFile]:
             before, after = self.model.files(old), self.model.files(new)
             return [
-                FileChange(path=path, kind=_kind(before.get(path), after.get(path)))
+                ChangedFile(path=path, kind=_kind(before.get(path), after.get(path)))
                 for path in sorted({*before, *after})
                 if before.get(path) != after.get(path)
             ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from mulligan.policies.jobs.job import Workspace
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
-from mulligan.tasks.ports.repositories import FileChange
+from mulligan.tasks.ports.repositories import ChangedFile
 from mulligan.workers.repositories.checkouts import Checkouts
 from mulligan.workers.repositories.git_repository import GitRepository
 from mulligan.workers.repositories.repositories import GitRepositories
@@ -76,7 +76,7 @@ class WorkspaceTrees:
                     self._read.popitem(last=False)
         return tree
 
-    def changes(self, git: str, old: str, new: str) -> Sequence[FileChange]:
+    def changes(self, git: str, old: str, new: str) -> Sequence[ChangedFile]:
         return self.open(git).changes(old, new)
 
     def prepare(self, workspace: Workspace, work: Path, *, keep: bool) -> None:

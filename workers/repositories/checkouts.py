@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
-from mulligan.tasks.ports.repositories import FileConflict
+from mulligan.tasks.ports.repositories import ConflictingFile
 from mulligan.workers.repositories.git_directory import make_git_directory, object_directories
 from mulligan.workers.repositories.git_repository import GitRepository, RefMove
 from mulligan.workers.repositories.ref_names import AttemptName, branch_ref
@@ -44,7 +44,7 @@ class _Start:
     base_tree: str
     tree: str
     kept: str | None = None
-    conflicts: tuple[FileConflict, ...] = ()
+    conflicts: tuple[ConflictingFile, ...] = ()
     is_protected: IsProtected = _nothing_protected
 
 

@@ -16,8 +16,8 @@ from mulligan.tasks.ports.repositories import (
     ATTEMPTS,
     TRANSCRIPTS,
     BranchCommit,
+    ChangedFile,
     Fence,
-    FileChange,
     MergedTree,
     SavedWork,
 )
@@ -265,7 +265,7 @@ class GitRepository(abc.ABC):
         with self.using():
             return self.objects.read("commit-tree", tree, *options, stdin=text).text
 
-    def changes(self, old: str, new: str) -> Sequence[FileChange]:
+    def changes(self, old: str, new: str) -> Sequence[ChangedFile]:
         with self.using():
             self.require(old, new)
             return object_reading.file_changes(self.objects, old, new)

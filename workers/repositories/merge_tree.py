@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from mulligan.tasks.ports.errors import RepositoryUnavailable
-from mulligan.tasks.ports.repositories import FileConflict, MergedTree
+from mulligan.tasks.ports.repositories import ConflictingFile, MergedTree
 from mulligan.workers.repositories.git_command import Git
 from mulligan.workers.repositories.object_reading import blobs_at, display_path
 
@@ -62,7 +62,7 @@ def _commit(git: Git, tree: str, *parents: str) -> str:
 
 def _conflicts(
     git: Git, tree: str, rest: bytes, names: Mapping[str, str]
-) -> tuple[FileConflict, ...]:
+) -> tuple[ConflictingFile, ...]:
     """Read the part of git's answer after the tree: the conflicting entries, and the messages."""
     entries, _, messages = rest.partition(b"\0\0") if rest[:1] != b"\0" else (b"", b"", rest[1:])
     paths = dict.fromkeys(each.partition(b"\t")[2] for each in entries.split(b"\0") if each)
@@ -81,10 +81,10 @@ def _conflicts(
             hunks = "\n".join(text.strip() for text in kinds)
         for commit, name in names.items():
             hunks = hunks.replace(commit, name)
-        found.append(FileConflict(path=display_path(path), hunks=hunks[:_MOST_CHARACTERS]))
+        found.append(ConflictingFile(path=display_path(path), hunks=hunks[:_MOST_CHARACTERS]))
     if len(conflicting) > _MOST_FILES:
         more = f"… and {len(conflicting) - _MOST_FILES} more files"
-        found.append(FileConflict(path=more))
+        found.append(ConflictingFile(path=more))
     return tuple(found)
 
 

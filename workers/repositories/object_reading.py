@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from mulligan.tasks.ports.repositories import BranchCommit, FileChange
+from mulligan.tasks.ports.repositories import BranchCommit, ChangedFile
 from mulligan.workers.repositories.git_command import Git
 
 MOST_COMMITS = 10_000
@@ -111,7 +111,7 @@ def read_trailers(message: str) -> dict[str, str]:
     return found
 
 
-def file_changes(git: Git, old: str, new: str) -> list[FileChange]:
+def file_changes(git: Git, old: str, new: str) -> list[ChangedFile]:
     """Return the files that differ between two commits or trees."""
     options = ["-r", "-z", "--raw", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv"]
     parts = iter(git.read("diff-tree", *options, old, new).out.split(b"\0"))
@@ -129,7 +129,7 @@ def file_changes(git: Git, old: str, new: str) -> list[FileChange]:
             lines[path] = (_count(added), _count(removed))
     targets = _contents(git, list(dict.fromkeys(links.values()))) if links else {}
     return [
-        FileChange(
+        ChangedFile(
             path=display_path(path),
             kind=_KINDS.get(kind, "changed"),
             added=lines.get(path, (None, None))[0],

@@ -13,7 +13,7 @@ from mulligan.policies.jobs.job import Workspace
 from mulligan.policies.repair.free_repair import Coercion, strip_code_fence
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput, VerifierError
-from mulligan.tasks.ports.repositories import FileChange
+from mulligan.tasks.ports.repositories import ChangedFile
 from mulligan.workers.sandbox.file_tree import (
     Tree,
     TreeRefused,
@@ -51,7 +51,7 @@ class GitTrees(Protocol):
     def tree(self, git: str, commit: str) -> Tree:
         """Return the files of a commit."""
 
-    def changes(self, git: str, old: str, new: str) -> Sequence[FileChange]:
+    def changes(self, git: str, old: str, new: str) -> Sequence[ChangedFile]:
         """Return the files that differ between two commits."""
 
     def prepare(self, workspace: Workspace, work: Path, *, keep: bool) -> None:

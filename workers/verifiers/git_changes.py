@@ -22,7 +22,7 @@ from mulligan.policies.jobs.job import GIT_DIFF, GIT_MERGE
 from mulligan.policies.value import Value
 from mulligan.tasks.jobs.merge import NOT_MERGED
 from mulligan.tasks.ports.blobs import BlobStore
-from mulligan.tasks.ports.repositories import FileChange
+from mulligan.tasks.ports.repositories import ChangedFile
 from mulligan.tasks.ports.verifiers import Candidate
 from mulligan.workers.sandbox.file_tree import Tree, leaves_tree
 from mulligan.workers.sandbox.hidden_modules import HiddenModules
@@ -95,7 +95,7 @@ def _said(finding: Finding) -> str:
     return f"{finding.path}: {finding.message}" if finding.path else finding.message
 
 
-def _findings(changes: Sequence[FileChange], protection: Protection) -> Iterator[Finding]:
+def _findings(changes: Sequence[ChangedFile], protection: Protection) -> Iterator[Finding]:
     """Yield the protected files that are changed or deleted, and new ones of the test run."""
     words = {"added": "it must not be added", "changed": "it was changed", "deleted": "it is gone"}
     for each in changes:
@@ -103,7 +103,7 @@ def _findings(changes: Sequence[FileChange], protection: Protection) -> Iterator
             yield Finding(message=words[each.kind], code="protected_changed", path=each.path)
 
 
-def _leaving(changes: Sequence[FileChange]) -> Iterator[Finding]:
+def _leaving(changes: Sequence[ChangedFile]) -> Iterator[Finding]:
     """Yield the links that are left out of every checkout that is verified."""
     for each in changes:
         if each.link is not None and leaves_tree(each.path, each.link):
@@ -111,7 +111,7 @@ def _leaving(changes: Sequence[FileChange]) -> Iterator[Finding]:
             yield Finding(message=message, code="leaves_tree", path=each.path)
 
 
-def _hiding(changes: Sequence[FileChange], hidden: HiddenModules) -> Iterator[Finding]:
+def _hiding(changes: Sequence[ChangedFile], hidden: HiddenModules) -> Iterator[Finding]:
     """Yield the new files that Python would import instead of protected ones."""
     for each in changes:
         reason = hidden.reason(each.path, is_link=each.link is not None)
@@ -119,7 +119,7 @@ def _hiding(changes: Sequence[FileChange], hidden: HiddenModules) -> Iterator[Fi
             yield Finding(message=reason, code="protected_hidden", path=each.path)
 
 
-def _marks(changes: Sequence[FileChange], tree: Tree, base: Tree) -> Iterator[Finding]:
+def _marks(changes: Sequence[ChangedFile], tree: Tree, base: Tree) -> Iterator[Finding]:
     """Yield the files with conflicts that nobody resolved. A manual of git may have quoted some."""
     for each in changes:
         if _is_marked(tree, each.path) and not _is_marked(base, each.path):

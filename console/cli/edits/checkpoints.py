@@ -9,7 +9,7 @@ from mulligan.console.cli.output import screen
 from mulligan.policies.figures.format import iso_time, timestamp
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.workers.edits.sessions.session_tree import retry_when_busy
-from mulligan.workers.edits.tree.edited_tree import Checkpoint, EditedTree, Rollback
+from mulligan.workers.edits.tree.edited_tree import EditedTree, TreeCheckpoint, TreeRollback
 from mulligan.workers.settings.model import load_settings
 
 #: Files to show per line.
@@ -33,7 +33,7 @@ def journal_rollback(root: Path, name: str | None, to: int | None, *, json: bool
         screen.say(done.text)
 
 
-def _roll_back(tree: EditedTree, name: str) -> Rollback:
+def _roll_back(tree: EditedTree, name: str) -> TreeRollback:
     session_id, slash, edit_id = name.partition("/")
     if slash:
         return tree.rollback_edit(edit_id, session_id)
@@ -57,13 +57,13 @@ def _list(tree: EditedTree, *, json: bool) -> None:
         screen.say(f"no edits of {tree.root} yet")
 
 
-def _describe(point: Checkpoint) -> str:
+def _describe(point: TreeCheckpoint) -> str:
     if point.kind == "edit":
         return f"edit {point.session_id}/{point.edit_id}"
     return f"rollback of {', '.join(map(str, point.undoes))}"
 
 
-def _document(point: Checkpoint) -> dict[str, Any]:
+def _document(point: TreeCheckpoint) -> dict[str, Any]:
     return {
         "checkpoint": point.number,
         "kind": point.kind,

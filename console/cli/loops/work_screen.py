@@ -12,7 +12,7 @@ from mulligan.console.http.models.work_models import SessionEventRow
 from mulligan.policies.figures.format import counted, number, timestamp
 from mulligan.policies.loops.checkpoints import Checkpoint
 from mulligan.tasks.loops.work_views import WorkDiff
-from mulligan.tasks.ports.repositories import FileChange
+from mulligan.tasks.ports.repositories import ChangedFile
 
 #: Characters of a commit's id.
 SHORT_ID = 10
@@ -58,13 +58,13 @@ def _in_one_line(path: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in path)
 
 
-def _counts(change: FileChange) -> str:
+def _counts(change: ChangedFile) -> str:
     if change.added is None or change.removed is None:
         return "not text"
     return f"+{change.added} -{change.removed}"
 
 
-def _kind(change: FileChange) -> str:
+def _kind(change: ChangedFile) -> str:
     return "" if change.kind == "changed" else f" ({change.kind})"
 
 

@@ -17,7 +17,7 @@ from mulligan.policies.loops.spec import ItemId
 from mulligan.tasks.loops.rollback import RollbackPlan
 from mulligan.tasks.loops.session_views import Event, SessionTranscript
 from mulligan.tasks.loops.work_views import WorkDiff
-from mulligan.tasks.ports.repositories import FileChange
+from mulligan.tasks.ports.repositories import ChangedFile
 
 #: The beginning of a commit's id, or all of it.
 COMMIT_PATTERN = r"^[0-9a-f]{4,64}$"
@@ -202,7 +202,7 @@ def diff_document(found: WorkDiff | None, *, texts: bool) -> DiffDocument:
     )
 
 
-def _file_row(each: FileChange, *, texts: bool) -> FileChangeRow:
+def _file_row(each: ChangedFile, *, texts: bool) -> FileChangeRow:
     # An agent chooses the names of files.
     path = each.path if texts else REDACTED
     return FileChangeRow(path=path, kind=each.kind, added=each.added, removed=each.removed)
@@ -232,7 +232,7 @@ class SessionEventRow(BaseModel):
     usage: Usage | None = None
 
 
-class SessionDocument(BaseModel):
+class AgentSessionDocument(BaseModel):
     """The transcript of an attempt in a repository."""
 
     item: str
@@ -249,7 +249,7 @@ class SessionDocument(BaseModel):
 
 def session_document(
     found: SessionTranscript, item: str, *, after: int, limit: int, texts: bool
-) -> SessionDocument:
+) -> AgentSessionDocument:
     rows, size = list[SessionEventRow](), 0
     last, more = after, False
     for each in found.events:
@@ -259,7 +259,7 @@ def session_document(
             break
         last = int(each["seq"])
         rows += session_rows([each], texts=texts)
-    return SessionDocument(
+    return AgentSessionDocument(
         item=item,
         job_id=found.job_id,
         attempt=found.attempt,

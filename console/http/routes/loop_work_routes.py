@@ -21,11 +21,11 @@ from mulligan.console.http.errors import errors, invalid
 from mulligan.console.http.models.loop_models import LoopDetail
 from mulligan.console.http.models.work_models import (
     COMMIT_PATTERN,
+    AgentSessionDocument,
     CheckpointList,
     DiffDocument,
     RollbackPreview,
     RollbackRequest,
-    SessionDocument,
     checkpoint_page,
     diff_document,
     rollback_preview,
@@ -176,7 +176,7 @@ def _add_sessions(router: APIRouter, context: ConsoleContext) -> None:
         caller: Reader,
         after: AfterSeq = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
-    ) -> SessionDocument:
+    ) -> AgentSessionDocument:
         """Show what the agent of an attempt did, also while it works."""
         snapshot = visible_item(context, caller, loop_id, test_id)
         with context.repository_reads.place():

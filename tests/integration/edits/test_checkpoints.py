@@ -13,7 +13,7 @@ from support.waiting import wait_for
 
 from mulligan.tasks.ports.appliers import EditConflict, EditRefused, FileChange
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.workers.edits.tree.edited_tree import EditedTree, Rollback
+from mulligan.workers.edits.tree.edited_tree import EditedTree, TreeRollback
 from mulligan.workers.edits.tree.shadow_repository import edit_ref, session_ref
 from mulligan.workers.edits.tree.tree_lock import LockLost, TreeBusy
 from mulligan.workers.edits.tree.undo import RollbackConflict
@@ -98,7 +98,7 @@ def test_a_rollback_restores_every_byte_and_mode(tree: EditedTree, root: Path, h
     assert (root / "new/folder/in/file.txt").stat().st_mode & 0o7777 == 0o750
     assert (root / "odd").stat().st_mode & 0o7777 == 0o400
     after = snapshot(root)
-    rollbacks: dict[str, Callable[[], Rollback]] = {
+    rollbacks: dict[str, Callable[[], TreeRollback]] = {
         "edit": lambda: tree.rollback_edit("e1"),
         "session": lambda: tree.rollback_session("s"),
         "checkpoint": lambda: tree.rollback_to(0),

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from mulligan.policies.jobs.job import Message
-from mulligan.tasks.ports.repositories import FileConflict
+from mulligan.tasks.ports.repositories import ConflictingFile
 from mulligan.workers.loops.attempt_work import _with_conflicts
 
 
 def told(prompt: str, *paths: str) -> str:
-    checkout: Any = SimpleNamespace(conflicts=tuple(FileConflict(path=each) for each in paths))
+    checkout: Any = SimpleNamespace(conflicts=tuple(ConflictingFile(path=each) for each in paths))
     messages = (Message(role="user", content=prompt),)
     return _with_conflicts(messages, checkout)[-1].content
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mulligan.console.page.diff_files import MAX_LINES, diff_files
-from mulligan.tasks.ports.repositories import FileChange
+from mulligan.tasks.ports.repositories import ChangedFile
 
 CHANGED = """diff --git a/shop/tax.py b/shop/tax.py
 index 3adfde0..cc4106f 100644
@@ -23,7 +23,7 @@ index 3adfde0..cc4106f 100644
 
 def test_a_changed_file_shows_its_hunks() -> None:
     """Lines that look like headers are content after the first hunk has begun."""
-    change = FileChange(path="shop/tax.py", kind="changed", added=2, removed=2)
+    change = ChangedFile(path="shop/tax.py", kind="changed", added=2, removed=2)
     (file,) = diff_files(CHANGED, [change])
     assert (file.path, file.added, file.removed, file.is_open) == ("shop/tax.py", 2, 2, True)
     assert [line.kind for line in file.lines] == [
@@ -49,7 +49,7 @@ def test_a_file_is_called_by_its_new_path(head: list[str], path: str, said: int)
 
 def test_a_binary_file_has_no_lines() -> None:
     text = "diff --git a/logo.png b/logo.png\nBinary files a/logo.png and b/logo.png differ\n"
-    (file,) = diff_files(text, [FileChange(path="logo.png", kind="changed")])
+    (file,) = diff_files(text, [ChangedFile(path="logo.png", kind="changed")])
     assert (file.path, file.added) == ("logo.png", None)
     assert [line.text[:12] for line in file.lines] == ["Binary files"]
 

@@ -48,7 +48,7 @@ _ID = re.compile(r"\w[\w.-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class TreeCheckpoint:
     """The tree as one operation left it."""
 
     number: int
@@ -67,11 +67,11 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rollback:
+class TreeRollback:
     """The result of a rollback."""
 
     #: None: there was nothing to roll back.
-    checkpoint: Checkpoint | None
+    checkpoint: TreeCheckpoint | None
     #: The files that it changed.
     paths: tuple[str, ...]
     #: A sentence for people.
@@ -119,7 +119,7 @@ class EditedTree:
         changes: Sequence[FileChange],
         *,
         check: Check | None = None,
-    ) -> Checkpoint:
+    ) -> TreeCheckpoint:
         """Write all changes of an edit, or raise and write none. Repeating an edit writes nothing
         and returns its checkpoint."""
         _refuse_bad_names(edit_id, session_id, tier)
@@ -140,7 +140,7 @@ class EditedTree:
 
     def rollback_edit(
         self, edit_id: str, session_id: str | None = None, *, check: Check | None = None
-    ) -> Rollback:
+    ) -> TreeRollback:
         """Roll back one edit. Raises RollbackConflict if its lines changed since, BadInput if there
         is no such edit, or if several sessions have one and ``session_id`` is None."""
         with self.held(session_id or f"rollback of {edit_id}"):
@@ -157,7 +157,7 @@ class EditedTree:
             rollback = self._roll_back(applied, check, **names)
         return self._result(f"edit {edit_id} of session {names['session_id']}", rollback)
 
-    def rollback_session(self, session_id: str, *, check: Check | None = None) -> Rollback:
+    def rollback_session(self, session_id: str, *, check: Check | None = None) -> TreeRollback:
         """Roll back all applied edits of a session, or raise RollbackConflict and keep all."""
         with self.held(session_id):
             edits = self._journal.edits(session_id=session_id)
@@ -167,7 +167,7 @@ class EditedTree:
             rollback = self._roll_back(applied, check, session_id=session_id)
         return self._result(f"session {session_id}", rollback)
 
-    def rollback_to(self, number: int, *, check: Check | None = None) -> Rollback:
+    def rollback_to(self, number: int, *, check: Check | None = None) -> TreeRollback:
         """Undo everything after a checkpoint, rollbacks too; 0 is before the first edit."""
         with self.held(f"rollback to {number}"):
             done = self._journal.done
@@ -185,7 +185,7 @@ class EditedTree:
         with self._locked("recovery") as recovered:
             return recovered
 
-    def history(self) -> list[Checkpoint]:
+    def history(self) -> list[TreeCheckpoint]:
         """Return every checkpoint, the oldest first, without waiting for the lock."""
         self._journal.load()
         operations = self._journal.done.values()
@@ -314,8 +314,8 @@ class EditedTree:
             "roll it back first, or give this one another id"
         )
 
-    def _checkpoint(self, operation: Operation, *, applied: bool = True) -> Checkpoint:
-        return Checkpoint(
+    def _checkpoint(self, operation: Operation, *, applied: bool = True) -> TreeCheckpoint:
+        return TreeCheckpoint(
             number=operation.number,
             kind=operation.kind,
             commit=self._journal.commits.get(operation.number),
@@ -328,14 +328,14 @@ class EditedTree:
             state="applied" if applied else "rolled_back",
         )
 
-    def _result(self, what: str, rollback: Operation | None) -> Rollback:
+    def _result(self, what: str, rollback: Operation | None) -> TreeRollback:
         if rollback is None:
             text = f"{what}: nothing to roll back, already done"
-            return Rollback(checkpoint=None, paths=(), text=text)
+            return TreeRollback(checkpoint=None, paths=(), text=text)
         checkpoint = self._checkpoint(rollback)
         count = len(checkpoint.paths)
         text = f"{what}: rolled back, {count} {'file' if count == 1 else 'files'} changed"
-        return Rollback(checkpoint=checkpoint, paths=checkpoint.paths, text=text)
+        return TreeRollback(checkpoint=checkpoint, paths=checkpoint.paths, text=text)
 
     def _refuse_protected(self, changes: Sequence[FileChange]) -> None:
         settings = config_place().resolve()
