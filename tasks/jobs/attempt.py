@@ -23,6 +23,7 @@ from mulligan.tasks.jobs.verify import (
     is_time_limit,
     no_verdict,
     settle_or_merge,
+    setup_time,
     slow_verifiers,
     undone,
 )
@@ -99,7 +100,8 @@ def _run(
         refused = context.ledger.name_provider(claim.lease, provider)
         if refused is not None:
             return refused
-    with context.holding(claim.lease, runner.timeout + SLACK) as held:
+    seconds = setup_time(claim.job) + runner.timeout + SLACK
+    with context.holding(claim.lease, seconds) as held:
         if not held.is_sure():  # this process slept longer than its lease
             return ClaimRefused("lost")
         context.step("asking", entry)

@@ -16,7 +16,7 @@ from mulligan.tasks.jobs.context import AttemptContext
 from mulligan.tasks.jobs.merge import find_merge, item_name, merged_answer, open_repository
 from mulligan.tasks.jobs.outcome import Outcome
 from mulligan.tasks.jobs.settle import settle_unasked
-from mulligan.tasks.jobs.verify import check_one, no_verdict, undone, verification_time
+from mulligan.tasks.jobs.verify import check_one, no_verdict, setup_time, undone, verification_time
 from mulligan.tasks.ports.errors import (
     CallCancelled,
     SetupFailed,
@@ -41,7 +41,8 @@ def check_base(
     Before the first attempt, the verifiers run on the branch as it is. One acceptance verifier that
     fails is enough. An error is no failure.
     """
-    seconds = sum(map(verification_time, verifiers)) + _SLACK
+    setup = setup_time(claim.job)
+    seconds = sum(verification_time(each) + setup for each in verifiers) + _SLACK
     with context.holding(claim.lease, seconds):
         try:
             found = _check(context, claim, verifiers)

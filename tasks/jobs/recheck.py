@@ -20,6 +20,7 @@ from mulligan.tasks.jobs.verify import (
     ended_by_worker,
     is_time_limit,
     no_verdict,
+    setup_time,
     undone,
     verification_time,
 )
@@ -68,7 +69,8 @@ def _deadline(context: AttemptContext, taken: CycleClaim) -> float:
     job, asking = taken.claim.job, 0.0
     if job.delayed_verification.mode == "reformulate" and taken.output is None:
         asking = context.runner(job.runner).timeout
-    return SLACK + recheck_time(build_verifiers(context, job), asking=asking)
+    verifiers = build_verifiers(context, job)
+    return SLACK + recheck_time(verifiers, asking=asking) + len(verifiers) * setup_time(job)
 
 
 def judge_again(

@@ -55,6 +55,12 @@ def verification_time(verifier: Verifier) -> float:
     return float(getattr(verifier, "longest", _LONGEST))
 
 
+def setup_time(job: Job) -> float:
+    """Return the seconds that preparing a checkout may take; if that fails, also the base's."""
+    setup = job.workspace.setup if job.workspace is not None else None
+    return 0.0 if setup is None else 2 * setup.timeout * len(setup.run)
+
+
 def candidate(claim: Claim, output: Output) -> Candidate:
     return Candidate(
         output=output,
@@ -148,11 +154,13 @@ def run_verification(context: AttemptContext, entry: Entry) -> Outcome:
 
 
 def _longest(job: Job, index: int, verifiers: Mapping[int, Verifier]) -> float:
+    setup = setup_time(job)
     if index != merge_index(job):
-        return verification_time(verifiers[index])
+        return verification_time(verifiers[index]) + setup
     # What does not pass together with upstream is verified without it, too.
     times = 2 if job.verifiers[index].options.get("sync") else 1
-    return GIT_SECONDS + times * sum(map(verification_time, verifiers.values()))
+    each = (verification_time(verifier) + setup for verifier in verifiers.values())
+    return GIT_SECONDS + times * sum(each)
 
 
 def _first_failure(

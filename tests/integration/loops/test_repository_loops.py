@@ -23,6 +23,9 @@ from support.coding_loop import (
 )
 from support.git_repositories import UserRepository, add_hook, files_of
 
+from mulligan.tasks.jobs.attempt import SLACK
+from mulligan.tasks.ports.ledger import Lease
+from mulligan.workers.celery.leases import LeaseKeeper
 from mulligan.workers.loops import attempt_work
 
 pytestmark = pytest.mark.real_models("command")
@@ -174,6 +177,23 @@ def test_an_agent_whose_files_are_ignored_is_told_so(
     assert fleet.run_all(item("A"), code=code) == {"A": "passed"}
     assert fleet.results("A", 1)["git.diff"] == "no file was changed (git ignores dist/)"
     assert "git ignores dist/" in fleet.prompt("A", 2)
+
+
+def test_a_claim_leaves_time_for_the_setup(
+    tmp_path: Path, user: UserRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the deadline the process would be replaced, and its other slots would lose their work."""
+    deadlines: list[float] = []
+    hold = LeaseKeeper.holding
+
+    def holding(keeper: LeaseKeeper, lease: Lease, deadline: float) -> object:
+        deadlines.append(deadline)
+        return hold(keeper, lease, deadline)
+
+    monkeypatch.setattr(LeaseKeeper, "holding", holding)
+    setup = {"run": [["true"], ["true"]], "timeout": 3000}
+    assert CodingLoop(tmp_path, user.path).run_all(item("A"), setup=setup) == {"A": "passed"}
+    assert min(each for each in deadlines if each > SLACK) > 2 * 3000 * 2
 
 
 def test_an_agent_that_changes_nothing_is_told_so(fleet: CodingLoop) -> None:
