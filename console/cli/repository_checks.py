@@ -74,7 +74,11 @@ def check_kept_work(settings: Settings, names: Collection[str]) -> Iterator[Chec
             if isinstance(repository, LocalRepository):
                 said += f", {repository.size() / 1e6:.0f} MB of objects"
         except (BadInput, RepositoryUnavailable) as error:
-            yield warn("kept work", f"{redact(name)}: {error}", "see the runbook, Repositories")
+            yield warn(
+                "kept work",
+                f"{redact(name)}: {error}",
+                "see the runbook, section Loops in repositories",
+            )
         else:
             yield ok("kept work", said)
 
