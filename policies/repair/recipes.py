@@ -241,8 +241,9 @@ _REASONING: dict[str, Recipe] = {
         "restore_protected",
         "[{added:.0}{place} must not be added.|{place} is protected: {message}."
         "|A file is protected.]",
-        "[{added:.0}Remove it.|Leave it as it was, and do the task without changing it.]",
-        "[{added:.0}Remove {place}.|Put {place} back as it was.|Put the protected file back.]",
+        "[{added:.0}It is gone again: do the task without it."
+        "|It is back as it was: do the task without changing it.]",
+        "Do the task without [{added:.0}adding {place}|changing {place}|changing protected files].",
         "leaving protected files as they are",
     ),
     "protected_hidden": Recipe(
@@ -258,6 +259,13 @@ _REASONING: dict[str, Recipe] = {
         "Answer with edits that change the files that the task needs.",
         "Change the files that the task needs.",
         "changing files instead of describing the change",
+    ),
+    "left_out": Recipe(
+        "make_smaller",
+        "A part of the last work was [{actual}|too large to be saved].",
+        "Do without such files. Remove what tools generate, or let git ignore it.",
+        "Do without files that are too large.",
+        "leaving out large and generated files",
     ),
     "conflict_markers": Recipe(
         "remove_markers",

@@ -41,7 +41,6 @@ IN_DIRECTORY: dict[str, str] = {
     "Change the file as it is now. Keep what both sides are for.": (
         "Keep what both sides are for, and remove the lines with <<<<<<<, ======= and >>>>>>>."
     ),
-    "Leave it as it was, and do": "Put it back as it was, and do",
     "Write only what the task asks for: no exit calls, no exit handlers, no changes to the tests or"
     " their settings.": (
         "Put the tests and their settings back as they were. Write only what the task asks for: no"

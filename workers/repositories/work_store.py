@@ -114,8 +114,13 @@ class WorkStore:
         return {*self._listed(self._watched.directory, b"", "--ignored", "--directory")}
 
     def take_tree(self) -> str:
-        """Return the tree of the watched directory. Raise BadInput if it cannot be read."""
+        """Return the tree of the watched directory. Raise BadInput if it cannot be read.
+
+        If something is left out, nothing is removed: what is gone may be what was left out.
+        """
         found = self._take()
+        if self.left_out:
+            found = {**self._start, **found}
         for path, given in self._given.items():
             if found.get(path) != given:
                 continue

@@ -38,8 +38,8 @@ _MARKS = (b"\n<<<<<<< ", b"\n=======\n", b"\n>>>>>>> ")
 class GitDiff:
     """The change touches no protected file and is complete.
 
-    Codes: ``no_change``, ``protected_changed``, ``protected_hidden``, ``leaves_tree``,
-    ``conflict_markers``. Evidence: ``files``.
+    Codes: ``no_change``, ``left_out``, ``protected_changed``, ``protected_hidden``,
+    ``leaves_tree``, ``conflict_markers``. Evidence: ``files``.
     """
 
     id: ClassVar[str] = GIT_DIFF
@@ -74,6 +74,8 @@ class GitDiff:
             findings.append(Finding(message=said, code="no_change", actual=output.not_saved))
         else:
             before, after = trees.tree(space.git, output.base), trees.tree(space.git, commit)
+            if lacks := output.not_saved:
+                findings.append(Finding(message=lacks, code="left_out", actual=lacks))
             findings += _leaving(changes)
             findings += _hiding(changes, Protection(space.protect).hidden_modules(before))
             findings += _marks(changes, after, before)

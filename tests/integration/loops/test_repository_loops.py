@@ -116,12 +116,23 @@ def test_work_is_verified_however_its_agent_ended(
 
 
 def test_a_file_that_is_too_large_is_left_out(fleet: CodingLoop, user: UserRepository) -> None:
-    """Given a dump of memory beside good work, then the work is merged, and nothing is lost."""
-    code = f"{GOOD}\nos.truncate(os.open('core.1', os.O_CREAT | os.O_RDWR), 600_000_000)"
+    """Given a dump of memory beside good work, then nothing else is lost, and the agent is told.
+
+    Work without a part of it is not merged: what remains may pass because of that.
+    """
+    code = f"""
+if not again:
+    os.rename("src", "new")
+    os.truncate(os.open("core.1", os.O_CREAT | os.O_RDWR), 600_000_000)
+{GOOD}
+"""
     assert fleet.run_all(item("A"), code=code) == {"A": "passed"}
-    output = fleet.job("A").attempts[0].output
-    assert output is not None
-    assert output.not_saved == "too large to be saved, and left out: core.1"
+    assert attempts(fleet) == 2
+    said = "too large to be saved, and left out: core.1"
+    assert fleet.results("A", 1)["git.diff"] == said
+    assert said in fleet.prompt("A", 2)
+    assert any(name.startswith("src/") for name in files(user)), "nothing was removed"
+    assert any(name.startswith("new/") for name in files(user))
     assert "core.1" not in files(user)
     assert "transcripts/" in user.git("for-each-ref", "refs/mulligan")
 
@@ -247,7 +258,7 @@ def test_work_that_may_not_be_merged_is_corrected(
     assert fleet.results("A", 1)["git.diff"] == f"{name}: {found}"
     prompt = fleet.prompt("A", 2)
     assert name in prompt
-    assert ("conftest.py must not be added. Remove it." in prompt) == (name == "conftest.py")
+    assert ("conftest.py must not be added. It is gone again" in prompt) == (name == "conftest.py")
     base = files_of(user.path, "main")
     assert files_of(user.path, BRANCH).get(name) == base.get(name)
     check_merged(fleet, user.path)

@@ -153,12 +153,12 @@ def test_a_session_that_broke_off_is_mentioned_where_its_work_is_kept() -> None:
     [
         (
             found("protected_changed", "it must not be added", "conftest.py"),
-            "conftest.py must not be added. Remove it.",
+            "conftest.py must not be added. It is gone again: do the task without it.",
         ),
         (
             found("protected_changed", "it was changed", "tests/a.py"),
-            "tests/a.py is protected: it was changed. Put it back as it was, and do the task"
-            " without changing it.",
+            "tests/a.py is protected: it was changed. It is back as it was: do the task without"
+            " changing it.",
         ),
         (
             found("no_change", "no file was changed"),
@@ -192,7 +192,7 @@ def test_an_agent_that_changed_a_test_puts_it_back() -> None:
         ),
         (
             found("protected_changed", "it was changed", "tests/a.py"),
-            "tests/a.py is protected: it was changed. Leave it as it was, and do the task without"
+            "tests/a.py is protected: it was changed. It is back as it was: do the task without"
             " changing it.",
         ),
         (
