@@ -134,7 +134,7 @@ COMMANDS: tuple[Command | Group, ...] = (
             ),
             Command(
                 "delete",
-                "Delete a loop that has ended; its jobs are kept.",
+                "Delete an ended loop, its saved work and its transcripts.",
                 "loops.loop_control:delete",
             ),
             Command(

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mulligan.policies.jobs.job import Job, OnDone, VerifierSpec, Workspace
+from mulligan.policies.jobs.job import GIT_MERGE, Job, OnDone, VerifierSpec, Workspace
 from mulligan.policies.problem import Problem
 from mulligan.policies.suggestions import name_hint
 from mulligan.tasks.jobs.read_job import Check
@@ -67,7 +67,7 @@ def check_job(
 ) -> list[Problem]:
     """Find every problem of a job's runner, verifiers and workspace. Contacts nothing."""
     found = runners.check(job.runner, allow_inline=settings.allow_inline)
-    if job.merges and not found:
+    if job.merges and job.verifiers[-1].id == GIT_MERGE and not found:
         runner = runners.resolve(job.runner, allow_inline=settings.allow_inline)
         found += _work_problems(job, runner)
     resolved = []

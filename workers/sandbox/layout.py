@@ -42,7 +42,8 @@ class LaidOutAnswer:
     touched: tuple[str, ...] = ()
     #: Protected files that had to be put back or removed.
     restored: tuple[str, ...] = ()
-    #: New files that may contain further tests.
+    #: Whether an answer may add any file; the new ones, which may contain further tests.
+    may_add: bool = False
     added: tuple[str, ...] = ()
     #: Free repairs that made the answer's file; the score penalises them.
     coercions: tuple[Coercion, ...] = ()
@@ -125,6 +126,7 @@ class AnswerLayout:
                 write_base=partial(self._write_base, workspace, base),
                 touched=tuple(touched),
                 restored=tuple(dict.fromkeys(restored)),
+                may_add=True,
                 added=tuple(name for name in touched if name not in before),
             )
 
@@ -151,7 +153,7 @@ class AnswerLayout:
                 return () if setup.cache else names
             with private_directory(self.root) as beside:
                 self._write_base(workspace, base, beside)
-                return [name for name in names if same_file(work / name, beside / name)]
+                return [name for name in names if same_file(name, work, beside)]
 
         def run() -> None:
             try:

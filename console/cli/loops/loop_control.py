@@ -117,7 +117,7 @@ def skip(
 
 
 def delete(name: Name, yes: Yes = False, by: By = None, json: Json = False) -> None:
-    """Delete a loop that has ended, with the saved work and the transcripts of its attempts.
+    """Delete an ended loop, its saved work and its transcripts.
 
     The branch of a loop with a repository stays, and so do the jobs of its items.
     """

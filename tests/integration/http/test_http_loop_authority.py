@@ -33,6 +33,7 @@ def console(settings: SettingsMaker, repository: Path, **more: Any) -> TestClien
 def problems(client: TestClient, **config: Any) -> list[str]:
     """Create a loop; return why it was refused."""
     loop = {"name": "alpha", "runner": "good", "repo": "shop", "base": "main", **config}
+    loop["edits"] = True  # a scripted runner only answers with text
     answer = client.post("/api/loops", json={"loop": loop, "items": [ITEM]})
     if answer.status_code == 201:
         return []

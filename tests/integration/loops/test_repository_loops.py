@@ -207,6 +207,57 @@ def test_a_claim_leaves_time_for_the_setup(
     assert min(each for each in deadlines if each > SLACK) > 2 * 3000 * 2
 
 
+def test_a_test_of_a_module_that_does_not_exist_yet_fails_before_the_work(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Given a test that comes first, then its module is the work."""
+    user.commit({"test_new.py": "import new\n\n\ndef test_new():\n    assert new.f() == 2\n"})
+    done = item("A", verifiers=[{"id": "pytest.subprocess"}])
+    code = "write('new.py', f'def f(): return {2 if again else 1}\\n')"
+    assert fleet.run_all(done, code=code) == {"A": "passed"}
+    assert attempts(fleet) == 2
+
+
+def test_a_test_that_a_new_name_switches_off_is_no_pass(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Given a test whose condition is a name that only the answer has."""
+    test = """
+import pytest
+from app import ENABLED, f
+
+@pytest.mark.skipif(not ENABLED, reason="off")
+def test_f():
+    assert f() == 2
+
+def test_other():
+    assert f
+"""
+    user.commit({"test_f.py": test, "app.py": "def f(): return 1\n"})
+    code = "write('app.py', 'ENABLED = False\\ndef f(): return 1\\n')"
+    done = item("A", verifiers=[{"id": "pytest.subprocess"}])
+    assert fleet.run_all(done, code=code) == {"A": "failed"}
+    assert "test_f" in fleet.prompt("A", 2)
+
+
+def test_text_files_beside_tests_are_no_tests(fleet: CodingLoop, user: UserRepository) -> None:
+    user.commit({**TESTS, "tests/test_input.txt": "a\n"})
+    code = f"{GOOD}\nwrite('tests/test_notes.txt', 'b\\n')"
+    done = item("A", verifiers=[has_line("A.txt", "done"), SUITE])
+    assert fleet.run_all(done, code=code) == {"A": "passed"}
+
+
+def test_a_setup_may_write_the_path_of_its_checkout(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """As an editable installation does."""
+    user.commit({"setup.sh": "mkdir -p site && pwd > site/here.pth\n", ".gitignore": "site/\n"})
+    check = {"id": "command.subprocess", "argv": ["sh", "-c", "test -s site/here.pth"]}
+    done = item("A", verifiers=[has_line("A.txt", "done"), {**check, "role": "guard"}])
+    setup = {"run": [["sh", "setup.sh"]]}
+    assert fleet.run_all(done, setup=setup) == {"A": "passed"}
+
+
 def test_an_agent_that_changes_nothing_is_told_so(fleet: CodingLoop) -> None:
     assert fleet.run_all(item("A"), code=f"if again:\n    {GOOD}") == {"A": "passed"}
     assert fleet.results("A", 1)["git.diff"] == "no file was changed"

@@ -90,7 +90,8 @@ class Reporter:
         report = yield
         if report.skipped:
             emit("collect_skipped", nodeid=collector.nodeid)
-        if isinstance(collector, pytest.Module) and report.passed:
+        # A text file with doctests has no module.
+        if isinstance(collector, pytest.Module) and report.passed and collector.obj is not None:
             tell("module", (collector.obj, str(collector.path)))
         return report
 

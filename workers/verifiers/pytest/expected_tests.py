@@ -82,9 +82,18 @@ def function_of(nodeid: str) -> str:
 
 
 def list_expected_tests(
-    work: Path, args: Sequence[str], touched: Sequence[str], *, timeout: float, limits: Limits
+    work: Path,
+    args: Sequence[str],
+    touched: Sequence[str],
+    *,
+    timeout: float,
+    limits: Limits,
+    may_add: bool = False,
 ) -> Expected:
-    """List the tests in a copy without the answer; raise VerifierError if there are none."""
+    """List the tests in a copy without the answer; raise VerifierError if there are none.
+
+    ``may_add``: an answer may add any file, so a module that is missing may become one.
+    """
     listing = run_pytest(work, args, timeout=timeout, limits=limits, stubs=touched)
     exact = True
     if not _usable(listing):
@@ -96,7 +105,7 @@ def list_expected_tests(
     read = [
         nodeid
         for error in transcript.collect_errors
-        for nodeid in _read_tests(work, error, touched)
+        for nodeid in _read_tests(work, error, touched, may_add=may_add)
     ]
     nodeids = (*(transcript.collected or ()), *read)
     if not nodeids:
@@ -137,10 +146,12 @@ def _usable(listing: PytestRun) -> bool:
     return listed and not transcript.problems and not interrupted
 
 
-def _read_tests(work: Path, error: RaisedError, touched: Sequence[str]) -> Iterator[str]:
+def _read_tests(
+    work: Path, error: RaisedError, touched: Sequence[str], *, may_add: bool
+) -> Iterator[str]:
     """List the tests of a file whose import needs the answer; VerifierError for other causes."""
     answers = {name for file in touched for name in module_names(file)}
-    missing = error.exception == "ModuleNotFoundError" and error.name not in answers
+    missing = error.exception == "ModuleNotFoundError" and error.name not in answers and not may_add
     broken = "SyntaxError" in error.bases and error.frame == (error.nodeid, "<module>")
     if missing or broken:
         fix = "; install it into the workers' Python" if missing else ""

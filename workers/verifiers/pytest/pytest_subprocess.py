@@ -172,6 +172,7 @@ class PytestSubprocess:
                 answer.touched,
                 timeout=self.options.timeout,
                 limits=self._layout.limits,
+                may_add=answer.may_add,
             )
 
         return self._once_on_base(answer, (), make)

@@ -42,6 +42,8 @@ class BaseTests:
 
     extents: Mapping[str, Extent] = field(default_factory=dict)
     skipped_files: frozenset[str] = frozenset()
+    #: Tests that run with stubs on which it depends what is collected.
+    guessed: frozenset[str] = frozenset()
 
 
 def find_suspects(run: PytestRun, expected: Expected, own: Collection[str]) -> tuple[str, ...]:
@@ -66,14 +68,20 @@ def run_on_base(
     """
     first = run(suspects, False).transcript
     extents = _extents_on_base(first, stubs=False)
-    known, skipped = {*map(_file, extents)}, set[str]()
+    known, skipped, guessed = {*map(_file, extents)}, set[str](), set[str]()
     if rest := [each for each in suspects if _file(each) not in known]:
         second = run(rest, True).transcript
-        if not second.guessed:
+        found = {
+            node: extent
+            for node, extent in _extents_on_base(second, stubs=True).items()
+            if _file(node) not in first.skipped_files
+        }
+        if second.guessed:
+            guessed = {node for node, extent in found.items() if extent > Extent.SKIPPED}
+        else:
             skipped = {*first.skipped_files} & {*second.skipped_files}
-            found = _extents_on_base(second, stubs=True).items()
-            extents |= {n: extent for n, extent in found if _file(n) not in first.skipped_files}
-    return BaseTests(extents=extents, skipped_files=frozenset(skipped))
+            extents |= found
+    return BaseTests(extents=extents, skipped_files=frozenset(skipped), guessed=frozenset(guessed))
 
 
 def switched_off(run: PytestRun, base: BaseTests) -> dict[str, str]:
@@ -89,7 +97,9 @@ def switched_off(run: PytestRun, base: BaseTests) -> dict[str, str]:
         # The answer's parameters may have other names now, but not be fewer.
         as_many = sum(now.get(node, Extent.RAN) > Extent.SKIPPED for node in new)
         off |= dict.fromkeys(lost[as_many:], "does not exist now")
-    return {node: f"it ran before the work, and {what}" for node, what in off.items()}
+    found = {node: f"it ran before the work, and {what}" for node, what in off.items()}
+    skips = {node for node in base.guessed if now.get(node) is Extent.SKIPPED}
+    return found | dict.fromkeys(skips, "it is skipped by a value that is new")
 
 
 def _extents(transcript: Transcript) -> dict[str, Extent]:
