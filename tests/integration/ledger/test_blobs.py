@@ -40,6 +40,23 @@ def test_the_same_bytes_are_stored_once(store: BlobStore) -> None:
     assert store.get(ADDRESS) == DATA
 
 
+def test_a_directory_may_be_used_by_two_threads_for_the_first_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a thread that looks for the directory just before another one makes it."""
+    store, exists = DirectoryBlobs(tmp_path / "shared", cap=100), Path.exists
+    others = [b"of the other thread"]
+
+    def look(path: Path) -> bool:
+        found = exists(path)
+        if others:
+            store.put(others.pop())
+        return found
+
+    monkeypatch.setattr(Path, "exists", look)
+    assert store.get(store.put(b"of this thread")) == b"of this thread"
+
+
 def test_a_missing_blob_is_reported(store: BlobStore) -> None:
     store.put(b"another")
     with pytest.raises(MissingBlob, match="no longer stored"):

@@ -125,9 +125,10 @@ class DirectoryBlobs:
 
     def _require(self, *, create: bool = False) -> None:
         """Raise OSError if the directory is not there or not the store."""
-        mark = self._root / _MARK
+        # Before the look: another thread may use it for the first time in between.
+        mark, was_seen = self._root / _MARK, self._seen
         if not mark.exists():
-            if self._seen or not create:
+            if was_seen or not create:
                 raise FileNotFoundError(errno.ENOENT, "it is not mounted", str(mark))
             self._root.mkdir(parents=True, exist_ok=True)
             mark.touch()
