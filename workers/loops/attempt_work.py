@@ -163,7 +163,13 @@ def _save_at_last(
     """
     transcript.close()
     try:
-        return _save(checkout, transcript, _PATIENCE, lambda: current().cancelled)
+        return _save(
+            checkout,
+            transcript,
+            if_away=_PATIENCE,
+            if_refused=_REFUSED_PATIENCE,
+            is_unwanted=lambda: current().cancelled,
+        )
     except BadInput as error:
         raise RunnerError(
             f"the work cannot be saved: {error}",
@@ -190,17 +196,19 @@ def _save_at_last(
 def _save(
     checkout: AttemptCheckout,
     transcript: TranscriptWriter,
-    patience: float,
+    *,
+    if_away: float,
+    if_refused: float,
     is_unwanted: Callable[[], bool] = lambda: False,
 ) -> str | None:
+    """Save the work, for so many seconds if the repository is away or refuses it."""
     began = time.monotonic()
     while True:
         try:
             return checkout.save(transcript.files())
         except RepositoryUnavailable as error:
-            refused = isinstance(error, MoveRefused) and patience == _PATIENCE
-            limit = _REFUSED_PATIENCE if refused else patience
-            if time.monotonic() - began > limit or is_unwanted():
+            patience = if_refused if isinstance(error, MoveRefused) else if_away
+            if time.monotonic() - began > patience or is_unwanted():
                 raise
             time.sleep(_PAUSE)
 
@@ -208,7 +216,7 @@ def _save(
 def _save_later(checkout: AttemptCheckout, transcript: TranscriptWriter, stack: ExitStack) -> None:
     with stack:
         try:
-            _save(checkout, transcript, _LATER_PATIENCE)
+            _save(checkout, transcript, if_away=_LATER_PATIENCE, if_refused=_LATER_PATIENCE)
         except (BadInput, RepositoryUnavailable):
             log.exception("The work in %s is lost.", checkout.directory)
         else:
