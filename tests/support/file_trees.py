@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -71,13 +72,16 @@ def git(*arguments: str, cwd: Path) -> str:
 
 
 def in_child(action: Callable[[], object]) -> int:
-    """Run an action in a forked child. Return 0, 1 for an exception, or -9 if it was killed."""
+    """Run an action in a forked child. Return 0, 1 for an exception, or -9 if it was killed.
+
+    Not with multiprocessing: what kombu lets it do after a fork may wait for a server for ever.
+    """
     child = os.fork()
     if not child:
         try:
             action()
-        except BaseException as error:
-            os.write(2, f"{error!r}\n".encode())
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import tempfile
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.file_trees import in_child
 from support.git_repositories import FILES, UserRepository, files_of, open_repository, write
 
 from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.workers.repositories.checkouts import Checkouts
 
 UID = 61_200
-FORK = multiprocessing.get_context("fork")
 
 
 def as_user(function: Callable[[Path], None]) -> None:
     """Run a function in a process of an ordinary user, with a directory of that user."""
     folder = Path(tempfile.mkdtemp(prefix="u-", dir="/tmp"))
-    failure = FORK.SimpleQueue()
 
     def become_user() -> None:
-        try:
-            if os.getuid() == 0:
-                os.setgroups([])
-                os.setresgid(UID, UID, UID)
-                os.setresuid(UID, UID, UID)
-            os.environ["HOME"] = str(folder)
-            function(folder)
-        except BaseException:
-            failure.put(traceback.format_exc())
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setresgid(UID, UID, UID)
+            os.setresuid(UID, UID, UID)
+        os.environ["HOME"] = str(folder)
+        function(folder)
 
     try:
         if os.getuid() == 0:
             os.chown(folder, UID, UID)
-        process = FORK.Process(target=become_user)
-        process.start()
-        process.join()
+        code = in_child(become_user)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    assert failure.empty(), failure.get()
-    assert process.exitcode == 0
+    assert code == 0, "see stderr"
 
 
 def save_what_can_be_read(folder: Path) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.file_trees import in_child
 from support.git_repositories import UserRepository, files_of, git, open_repository, write
 
 from mulligan.workers.repositories.checkouts import Checkouts
@@ -17,8 +16,6 @@ from mulligan.workers.repositories.git_repository import GitRepository
 
 BRANCH = "mulligan/loop"
 PROCESSES, THREADS = 5, 2
-#: Real processes, which need not import everything again.
-FORK = multiprocessing.get_context("fork")
 
 
 def work(name: str, cache: Path, number: int) -> None:
@@ -47,29 +44,17 @@ def merge(repository: GitRepository, saved: str, message: str) -> None:
     assert repository.land(BRANCH, old=tip, new=commit, fence=fence) is not None
 
 
-def in_processes(function: Callable[[int], object]) -> list[str]:
-    """Run a function for ten numbers at once; return what went wrong."""
-    failures = FORK.SimpleQueue()
-
-    def safely(number: int) -> None:
-        try:
-            function(number)
-        except BaseException:
-            failures.put(traceback.format_exc())
+def in_processes(function: Callable[[int], object]) -> list[int]:
+    """Run a function for ten numbers at once; return the exit codes of processes that failed."""
 
     def process(first: int) -> None:
         with ThreadPoolExecutor(THREADS) as threads:
-            list(threads.map(safely, range(first, first + THREADS)))
+            list(threads.map(function, range(first, first + THREADS)))
 
-    running = [FORK.Process(target=process, args=[n * THREADS]) for n in range(PROCESSES)]
-    for each in running:
-        each.start()
-    for each in running:
-        each.join()
-    found = [f"exit code {each.exitcode}" for each in running if each.exitcode]
-    while not failures.empty():
-        found.append(failures.get())
-    return found
+    with ThreadPoolExecutor(PROCESSES) as parents:
+        firsts = [n * THREADS for n in range(PROCESSES)]
+        codes = parents.map(lambda first: in_child(lambda: process(first)), firsts)
+        return [code for code in codes if code]
 
 
 @pytest.mark.parametrize("kind", ["local", "remote"])
@@ -78,7 +63,7 @@ def test_ten_attempts_at_once_lose_nothing(kind: str, tmp_path: Path) -> None:
     origin = user.path if kind == "local" else user.bare(tmp_path / "origin.git")
     name = str(origin) if kind == "local" else f"file://{origin}"
     failures = in_processes(lambda number: work(name, tmp_path / "cache", number))
-    assert failures == [], failures[0]
+    assert failures == [], "see stderr"
     found = files_of(origin, BRANCH)
     numbers = range(PROCESSES * THREADS)
     assert {n for n in numbers if found.get(f"{n}.txt") == ("100644", b"%d.1\n" % n)} == set(
@@ -99,27 +84,28 @@ def test_only_one_of_many_lands_on_the_same_tip(kind: str, tmp_path: Path) -> No
     repository = open_repository(cache, name)
     first = repository.begin_branch(BRANCH, repository.resolve("main") or "")
     tree, fence = repository.tree_of(first), repository.take_fence("loop")
-    landed = FORK.SimpleQueue()
+    landed = tmp_path / "landed"
+    landed.mkdir()
 
     def land(number: int) -> None:
         here = open_repository(cache, name)
         new = here.commit(tree, [first], f"{number}\n")
         if here.land(BRANCH, old=first, new=new, fence=fence) is not None:
-            landed.put(new)
+            (landed / new).touch()
 
     assert in_processes(land) == []
-    assert user.git("rev-parse", BRANCH) == landed.get()
-    assert landed.empty()
+    assert [each.name for each in landed.iterdir()] == [user.git("rev-parse", BRANCH)]
 
 
 def test_many_take_the_fence_and_only_the_last_one_has_it(tmp_path: Path) -> None:
     user = UserRepository.make(tmp_path / "user")
-    taken = FORK.SimpleQueue()
+    taken = tmp_path / "taken"
+    taken.mkdir()
 
     def take(_: int) -> None:
-        taken.put(open_repository(tmp_path / "cache", user.path).take_fence("loop").value)
+        (taken / open_repository(tmp_path / "cache", user.path).take_fence("loop").value).touch()
 
     assert in_processes(take) == []
-    values = {taken.get() for _ in range(PROCESSES * THREADS)}
+    values = {each.name for each in taken.iterdir()}
     assert len(values) == PROCESSES * THREADS
     assert user.git("rev-parse", "refs/mulligan/fence/loop") in values
