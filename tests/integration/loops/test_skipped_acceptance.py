@@ -71,10 +71,10 @@ def test_a_guard_that_is_switched_off_fails(fleet: CodingLoop, user: UserReposit
 def test_work_whose_acceptance_is_skipped_is_not_verified(
     fleet: CodingLoop, user: UserRepository, more: list[dict[str, Any]]
 ) -> None:
-    """Given a switch that only the work has, nobody knows whether its tests ran before."""
-    tests = TEST.format(names="SWITCH, f", switch="SWITCH", result=2)
+    """Given a switch that only the work has, and by which its tests are off if it is true."""
+    tests = TEST.format(names="SWITCH, f", switch="not SWITCH", result=2).replace("not not ", "")
     user.commit({"app.py": ON, "tests/test_app.py": tests})
-    off = OFF.replace("ENABLED", "SWITCH")
+    off = OFF.replace("ENABLED = False", "SWITCH = True")
     assert fleet.run_all(item("A", verifiers=[SUITE, *more]), code=writes(off)) == {"A": "failed"}
     assert fleet.job("A").reason == "not_verified"
     assert not is_merged(user)

@@ -138,15 +138,13 @@ HONEST = {
     "def test_x(): assert False",
     "a missing tool": "def test_x():\n    pytest.importorskip('not_there')",
     "an expected failure": "@pytest.mark.xfail\ndef test_x(): assert False",
-    "a switch of the answer": "from app import HAS_TOOL\n"
-    "@pytest.mark.skipif(not HAS_TOOL, reason='x')\ndef test_x(): assert False",
 }
 
 
 @pytest.mark.parametrize("name", HONEST)
 def test_other_skips_blame_no_answer(tmp_path: Path, name: str) -> None:
     """Neither where the file could be imported before the work, nor where it could not."""
-    right = RIGHT + "HAS_TOOL = False\ndef g(): return 3\n"
+    right = RIGHT + "def g(): return 3\n"
     for head in ("", "from app import g\n"):
         tests = f"{head}{HONEST[name]}\ndef test_f(): assert f() == 2\n"
         result = verify(tmp_path, right, tests)
@@ -194,3 +192,22 @@ def test_without_time_to_compare_there_is_no_verdict(
 def test_before_the_work_skipped_tests_stay_skipped(tmp_path: Path) -> None:
     result = verify(tmp_path, WRONG_AND_OFF, SKIPIF, base=WRONG_AND_OFF, args=[TEST])
     assert (result.status, result.score) == (SKIPPED, None)
+
+
+@pytest.mark.parametrize(
+    ("switch", "value", "status"), [("not NEW", False, FAIL), ("NEW", True, PASS)]
+)
+def test_a_value_that_is_new_may_not_switch_a_test_off(
+    tmp_path: Path, switch: str, value: bool, status: VerificationStatus
+) -> None:
+    """It is known only of a test that runs if the value is true."""
+    tests = f"""
+from app import NEW
+@pytest.mark.skipif({switch}, reason="x")
+def test_x(): assert False
+def test_f(): assert f() == 2
+"""
+    result = verify(tmp_path, RIGHT + f"NEW = {value}\n", tests)
+    assert result.status is status
+    if status is FAIL:
+        assert result.errors[0].message == "it is skipped by a value that is new"

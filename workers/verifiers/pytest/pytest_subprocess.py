@@ -130,7 +130,7 @@ class PytestSubprocess:
                 touched=answer.touched,
                 restored=answer.restored,
                 added=answer.added,
-                off=switched_off(run, base),
+                off=switched_off(run, base, guess=answer.may_add),
             )
             warnings = answer.warnings + _sandbox_warnings(run)
             if new and run.transcript.exit_code in _FINISHED:

@@ -84,8 +84,11 @@ def run_on_base(
     return BaseTests(extents=extents, skipped_files=frozenset(skipped), guessed=frozenset(guessed))
 
 
-def switched_off(run: PytestRun, base: BaseTests) -> dict[str, str]:
-    """Return the tests that ran on the base and did not run now, each with a reason."""
+def switched_off(run: PytestRun, base: BaseTests, *, guess: bool) -> dict[str, str]:
+    """Return the tests that ran on the base and did not run now, each with a reason.
+
+    ``guess``: also those that a value switches off which only the answer has.
+    """
     now = _extents(run.transcript)
     off = {
         node: _NOW[now[node]]
@@ -98,7 +101,7 @@ def switched_off(run: PytestRun, base: BaseTests) -> dict[str, str]:
         as_many = sum(now.get(node, Extent.RAN) > Extent.SKIPPED for node in new)
         off |= dict.fromkeys(lost[as_many:], "does not exist now")
     found = {node: f"it ran before the work, and {what}" for node, what in off.items()}
-    skips = {node for node in base.guessed if now.get(node) is Extent.SKIPPED}
+    skips = {node for node in base.guessed if guess and now.get(node) is Extent.SKIPPED}
     return found | dict.fromkeys(skips, "it is skipped by a value that is new")
 
 
