@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal, get_args
 
 from mulligan.policies.loops.budget import Resource, SharedScope
+from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.spec import ItemSpec, LoopConfig
 
 #: ``blocked``: nothing can go on without a person. ``completed``: every item passed or was skipped.
@@ -137,6 +138,8 @@ class LoopSnapshot:
     items: Mapping[str, ItemRecord]
     #: What was used, by scope and resource.
     used: Mapping[tuple[SharedScope, Resource], float] = field(default_factory=dict)
+    #: What was done to heal it, the oldest first.
+    heals: Sequence[HealRecord] = ()
 
     @property
     def config(self) -> LoopConfig:
@@ -179,6 +182,8 @@ class LoopChange:
     delivered: str | None = None
     delivery_problem: str | None = None
     delivering: float | None = None
+    #: Healings that are new, or that have ended.
+    heals: Sequence[HealRecord] = ()
     #: A sentence for the loop's log.
     note: str = ""
 

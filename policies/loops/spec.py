@@ -42,9 +42,17 @@ ItemId = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME, pattern=NA
 PLAIN_LINE = r"^[^\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]*$"
 #: What a loop may do by itself for an item that failed.
 HealAction = Literal[
-    "change_strategy", "skip", "unblock", "repair_dependency_chain", "rollback", "escalate"
+    "change_strategy",
+    "split",
+    "skip",
+    "unblock",
+    "repair_dependency_chain",
+    "rollback",
+    "escalate",
 ]
 HEAL_ACTIONS: tuple[HealAction, ...] = get_args(HealAction)
+#: What `auto_heal: true` stands for. Work is left out only where a loop says so by name.
+_HEALS_BY_DEFAULT: frozenset[HealAction] = frozenset(HEAL_ACTIONS) - {"skip"}
 OnBlocked = Literal["wait", "continue"]
 #: The state of an item that was done before its loop existed.
 DoneState = Literal["passed", "skipped"]
@@ -153,8 +161,10 @@ class LoopConfig(Value):
     )
     #: Maximum items that run at once.
     concurrency: Whole = Field(default=1, ge=1, le=1000)
-    #: ``False``, ``True`` for every action, or a list of actions.
+    #: ``False``, ``True`` for every action but `skip`, or a list of actions.
     auto_heal: bool | tuple[HealAction, ...] = False
+    #: Stronger runners, in this order, for items that failed although their strategy was changed.
+    escalate_to: tuple[ItemRunner, ...] = Field(default=(), max_length=10)
     #: What the items after a failed one do: wait for it, or go on without it.
     on_blocked: OnBlocked = "wait"
     budget: LoopBudget = LoopBudget()
@@ -203,7 +213,7 @@ class LoopConfig(Value):
     def heals(self) -> frozenset[HealAction]:
         """The actions that the loop may take by itself."""
         if isinstance(self.auto_heal, bool):
-            return frozenset(HEAL_ACTIONS if self.auto_heal else ())
+            return _HEALS_BY_DEFAULT if self.auto_heal else frozenset()
         return frozenset(self.auto_heal)
 
 

@@ -50,6 +50,7 @@ mulligan:{p00}:loop:<name>:limits      hash    the limits that its attempts shar
 mulligan:{p00}:loop:<name>:spent       hash    what it used, and which warnings were given
 mulligan:{p00}:loop:<name>:reserved    hash    entry → what its attempt may use
 mulligan:{p00}:loop:<name>:log         list    who changed it and who got slots, capped
+mulligan:{p00}:loop:<name>:heals       hash    number → a healing as JSON, capped
 mulligan:{p00}:loop:<name>:key:<sha>   string  a change with an idempotency key was made
 mulligan:{p00}:escalation:<id>         hash    one escalation and who ended it
 mulligan:{p00}:escalations             zset    escalation ids by time
@@ -255,6 +256,10 @@ def loop_spec(prefix: str, name: str) -> str:
 
 def loop_log(prefix: str, name: str) -> str:
     return f"{prefix}loop:{name}:log"
+
+
+def loop_heals(prefix: str, name: str) -> str:
+    return f"{prefix}loop:{name}:heals"
 
 
 def loop_change(prefix: str, name: str, sha: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from mulligan.policies.jobs.job import Job
 from mulligan.policies.loops.budget import Resource
+from mulligan.policies.loops.heal_record import MOST_HEALS
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument, is_loop_name
 from mulligan.tasks.ports.errors import BadInput
@@ -99,7 +100,7 @@ class LoopSteps(AcceptSteps):
     def read_loop(self, name: str) -> LoopReading | None:
         if not is_loop_name(name):
             return None
-        row, items, limits, spent, reserved, fleet = self.calls.one(
+        row, items, limits, spent, reserved, fleet, heals = self.calls.one(
             "read_loop", self._loops_prefix, loop=name, most=_CANDIDATES
         )
         if not row:
@@ -119,6 +120,9 @@ class LoopSteps(AcceptSteps):
                     partial(loop_rows.read_items, rows.fields(items)),
                 ),
                 used=budget.used,
+                heals=read_record(
+                    keys.loop_heals(self._loops_prefix, name), partial(loop_rows.read_heals, heals)
+                ),
             ),
             fleet=loop_rows.read_fleet(fleet, now=now, lease=self._settings.lease),
             budget=budget,
@@ -141,6 +145,7 @@ class LoopSteps(AcceptSteps):
             digest=write.caller.digest,
             expect={**expect, name: loop.version},
             changes=changes,
+            most_heals=MOST_HEALS,
             epoch=fleet.epoch,
             lines={str(priority): at for priority, at in write.admission.lines.items()},
             admit=self._admissions(write),
@@ -229,6 +234,7 @@ class LoopSteps(AcceptSteps):
             "cancel": list(change.cancel),
             "forget": {item: snapshot.record(item).job_id for item in change.forget},
             "items": self._item_changes(snapshot, change),
+            "heals": {str(each.number): each.as_json() for each in change.heals},
         }
         if change.state is not None:
             fields |= {"reason": change.reason, "paused_by": change.paused_by}

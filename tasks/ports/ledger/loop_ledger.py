@@ -10,6 +10,7 @@ from mulligan.policies.jobs.job import Job
 from mulligan.policies.loops.admission import Admission, Admitted, Demand
 from mulligan.policies.loops.budget import BudgetState, Resource
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot
+from mulligan.policies.loops.progress import Progress
 from mulligan.policies.loops.spec import LoopDocument
 from mulligan.tasks.ports.ledger.entries import Publication
 
@@ -29,6 +30,8 @@ class LiveItem:
     renewed_at: float | None = None
     #: Whether a worker runs or verifies it.
     held: bool = False
+    #: What its worker says about it; None if nobody runs an agent for it.
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

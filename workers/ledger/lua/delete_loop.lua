@@ -20,7 +20,7 @@ for i = 1, #items, 2 do
   redis.call('DEL', P .. item_memory(R.loop, items[i]))
   if id ~= '' and redis.call('EXISTS', job_key(id)) == 1 then end_run(id) end
 end
-for _, part in ipairs({ 'items', 'limits', 'spent', 'reserved', 'ready', 'begun', 'log', 'spec' }) do
+for _, part in ipairs({ 'items', 'limits', 'spent', 'reserved', 'ready', 'begun', 'log', 'spec', 'heals' }) do
   redis.call('DEL', loop_key(R.loop, part))
 end
 redis.call('HINCRBY', key, 'version', 1)

@@ -2,7 +2,7 @@
 -- slots are taken.
 allow_when_full()
 local function fields_of(part) return redis.call('HGETALL', loop_key(R.loop, part)) end
-local answer = { {}, {}, {}, {}, {}, {} }
+local answer = { {}, {}, {}, {}, {}, {}, {} }
 -- Ends items that still run although their job has ended: a worker of an earlier release settled it, or
 -- the job is gone.
 local items = fields_of('items')
@@ -43,4 +43,5 @@ for i, loop in ipairs(active) do
 end
 answer[6] = { redis.call('GET', P .. 'loops:epoch') or '0', redis.call('GET', P .. 'loops:slots') or '',
   redis.call('HGETALL', P .. 'loops:lines'), live_items(), demands }
+answer[7] = redis.call('HVALS', loop_key(R.loop, 'heals'))
 return answer

@@ -82,6 +82,20 @@ local function apply(loop, change)
     warn_of_budget(loop)
     if has_parked('budget:' .. loop) then release_behind('budget:' .. loop, AT_ONCE) end
   end
+  for number, heal in pairs(change.heals) do
+    redis.call('HSET', loop_key(loop, 'heals'), number, heal)
+    local found = cjson.decode(heal)
+    loop_event(loop, { heal = found.action, item = found.item, outcome = found.outcome, reason = found.reason,
+      by = found.by })
+  end
+  -- The oldest ones go; each change adds a few.
+  for _ = 1, redis.call('HLEN', loop_key(loop, 'heals')) - R.most_heals do
+    local oldest
+    for _, number in ipairs(redis.call('HKEYS', loop_key(loop, 'heals'))) do
+      if not oldest or tonumber(number) < oldest then oldest = tonumber(number) end
+    end
+    redis.call('HDEL', loop_key(loop, 'heals'), int(oldest))
+  end
   if given(change.spec) then redis.call('SET', loop_key(loop, 'spec'), change.spec) end
   for _, id in ipairs(change.cancel) do cancel_run(id, change.note) end
   for item, id in pairs(change.forget) do

@@ -15,6 +15,7 @@ from mulligan.policies.loops.budget import (
     Resource,
     SharedScope,
 )
+from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.loop import ItemRecord, LoopRecord
 from mulligan.policies.loops.spec import ItemSpec, LoopConfig
 from mulligan.tasks.ports.ledger import LiveItem, LoopFleet
@@ -80,6 +81,11 @@ def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
 def read_items(row: Mapping[str, str]) -> dict[str, ItemRecord]:
     """Read the states of a loop's items. Raises ValueError if one is damaged."""
     return {item: ItemRecord.parse(text) for item, text in row.items()}
+
+
+def read_heals(texts: Sequence[str]) -> tuple[HealRecord, ...]:
+    """Read what was done to heal a loop. Raises ValueError if a record is damaged."""
+    return tuple(sorted(map(HealRecord.parse, texts), key=lambda each: each.number))
 
 
 def _seconds(row: Mapping[str, str], name: str) -> float | None:
