@@ -107,9 +107,9 @@ def effects_of(
     Going back to a checkpoint undoes what counts now and did not then, and brings back what counted
     then: it takes back the rollbacks that came after it, too.
     """
-    now, then = _present(checkpoints), list[Checkpoint]()
+    now, then = present(checkpoints), list[Checkpoint]()
     if rollback.to is not None:
-        then = _present(_at(checkpoints, rollback.to))
+        then = present(_at(checkpoints, rollback.to))
     gone, back = _without(now, then), _without(then, now)
     if rollback.item is not None:
         if all(each.item != rollback.item for each in now):
@@ -131,7 +131,7 @@ def effects_of(
     )
 
 
-def _present(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+def present(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Return the commits whose changes are in the newest tree, but for those from upstream."""
     return [each for each in checkpoints if each.kind in ("merge", "other") and not each.undone]
 

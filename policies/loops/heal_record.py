@@ -35,6 +35,8 @@ class HealRecord:
     run: int = 0
     #: What the next run is told, which may quote texts of earlier attempts.
     advice: str = ""
+    #: The job that it waits for: the draft of a split.
+    job_id: str = ""
     outcome: HealOutcome = "pending"
     #: How it ended, in words.
     result: str = ""
@@ -50,9 +52,9 @@ class HealRecord:
         short = {
             name: value[:_LONGEST_TEXT] if isinstance(value, str) else value
             for name, value in asdict(self).items()
-            if value not in ("", None)
+            if name in ("item", "reason") or value not in ("", None)
         }
-        return json.dumps({"item": self.item, **short}, separators=(",", ":"), ensure_ascii=False)
+        return json.dumps(short, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
     def parse(cls, text: str) -> HealRecord:

@@ -97,7 +97,7 @@ def _blocker(spec: ItemSpec, records: dict[str, ItemRecord], on_blocked: OnBlock
             return f"{each} does not exist"
         if record.state == "blocked":
             return record.reason
-        if record.state in GAVE_UP and on_blocked == "wait":
+        if record.state in GAVE_UP and on_blocked != "continue":
             return f"{each} {WORDS[record.state]}"
     return None
 

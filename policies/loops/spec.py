@@ -53,7 +53,8 @@ HealAction = Literal[
 HEAL_ACTIONS: tuple[HealAction, ...] = get_args(HealAction)
 #: What `auto_heal: true` stands for. Work is left out only where a loop says so by name.
 _HEALS_BY_DEFAULT: frozenset[HealAction] = frozenset(HEAL_ACTIONS) - {"skip"}
-OnBlocked = Literal["wait", "continue"]
+#: ``reroute``: when healing the failed item did not help, go on without it.
+OnBlocked = Literal["wait", "continue", "reroute"]
 #: The state of an item that was done before its loop existed.
 DoneState = Literal["passed", "skipped"]
 #: The fields of a loop that belong to `repo`.
@@ -165,7 +166,8 @@ class LoopConfig(Value):
     auto_heal: bool | tuple[HealAction, ...] = False
     #: Stronger runners, in this order, for items that failed although their strategy was changed.
     escalate_to: tuple[ItemRunner, ...] = Field(default=(), max_length=10)
-    #: What the items after a failed one do: wait for it, or go on without it.
+    #: What the items after a failed one do: wait for it, go on without it, or go on without it when
+    #: it could not be healed.
     on_blocked: OnBlocked = "wait"
     budget: LoopBudget = LoopBudget()
 
@@ -193,6 +195,9 @@ class LoopConfig(Value):
             for name in OF_REPOSITORIES:
                 if getattr(self, name) != defaults[name].get_default(call_default_factory=True):
                     raise FieldError(name, "belongs to repo")
+        if self.on_blocked == "reroute" and "repair_dependency_chain" not in self.heals:
+            message = "reroute needs auto_heal with repair_dependency_chain"
+            raise FieldError("on_blocked", message)
         return self
 
     @property
@@ -338,9 +343,19 @@ def item_prompt(item: ItemSpec, space: Workspace | None = None) -> str:
     return "\n\n".join(parts)
 
 
-def item_job(loop: LoopConfig, item: ItemSpec, *, labels: dict[str, str] | None = None) -> Job:
-    """Return the job that does an item. Raises ValueError if the item has no runner."""
-    runner = item.runner or loop.runner
+def item_job(
+    loop: LoopConfig,
+    item: ItemSpec,
+    *,
+    labels: dict[str, str] | None = None,
+    runner: RunnerSpec | None = None,
+    advice: str = "",
+) -> Job:
+    """Return the job that does an item. Raises ValueError if the item has no runner.
+
+    ``runner``: instead of the item's own. ``advice``: what earlier runs taught; see healing.
+    """
+    runner = runner or item.runner or loop.runner
     if runner is None:
         raise ValueError("no runner: name one in the item or in the loop")
     verifiers = tuple(each.plain() for each in item.verifiers)
@@ -362,7 +377,7 @@ def item_job(loop: LoopConfig, item: ItemSpec, *, labels: dict[str, str] | None 
     return Job(
         task_type=item.task_type or loop.name,
         name=item.id,
-        prompt=item_prompt(item, space),
+        prompt="\n\n".join(filter(None, (item_prompt(item, space), advice))),
         runner=runner,
         verifiers=verifiers,
         policy=PolicySpec(max_attempts=loop.max_attempts),

@@ -10,6 +10,32 @@ BROKE_OFF = "Your last session broke off: {ended}."
 #: For another strategy in a repository, where the work of earlier attempts is not shown.
 OTHER_WAY = "Earlier attempts did not pass. {fact}{tried} Do it in another way."
 TRIED = " They tried this: {techniques}."
+#: For the next run of an item that failed, by the pattern of its attempts.
+EARLIER_RUN = "An earlier run of this task did not pass. {summary} {advice}"
+AFTER_PATTERN: dict[str, str] = {
+    "same": "Do not repeat what led to this. First find out what the check needs, then do that.",
+    "alternates": "Mend one of these failures without causing the other one again.",
+    "no_improvement": "Do it in another way. Do the smallest part first that mends one failure.",
+    "different": "Make one change at a time, and check it before the next one.",
+    "lost": "Use less memory and fewer processes.",
+    "blocked": "Begin with the smallest part of the task.",
+}
+#: Asks a model to split a task that could not be done as a whole.
+SPLIT = """\
+A task could not be done as a whole. {summary} Split it into two smaller tasks that are done one \
+after the other. The second one is checked like the whole task.
+
+The task, with its checks, as JSON:
+{task}
+
+Answer with one JSON object:
+{{"first": {{"title": "…", "prompt": "…", "verifiers": […]}},
+ "second": {{"title": "…", "prompt": "…"}}}}
+
+Each prompt must say all that is needed for its part. The verifiers of the first part are some of \
+those above, or the same ones with fewer tests or conditions. At least one of them must fail \
+before the work and pass afterwards.{problems}"""
+SPLIT_PROBLEMS = "\n\nAn earlier draft could not be used:\n{problems}"
 #: Of files whose kept changes conflict with the branch.
 BOTH_SIDES = (
     "These files have conflicts with what was merged meanwhile: {paths}. Keep what both sides are"

@@ -58,7 +58,7 @@ _TRIES = 20
 #: Of the configuration, what may change while a loop exists.
 CHANGEABLE = frozenset(
     {"priority", "weight", "concurrency", "max_attempts", "auto_heal", "on_blocked", "budget",
-     "runner"}
+     "runner", "escalate_to"}
 )  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def create_loop(
         loop=document.loop.model_copy(
             update={"workspace": _packed(context, document.loop.workspace), "specs": ()}
         ),
-        items=tuple(_complete(context, document.loop, item) for item in document.items),
+        items=tuple(complete_item(context, document.loop, item) for item in document.items),
         states=document.states,
     )
     caps = current_caps(context, packed.loop, packed.items)
@@ -229,7 +229,7 @@ def _packed(context: LoopContext, workspace: Workspace | None) -> Workspace | No
     return context.intake.snapshot(workspace)
 
 
-def _complete(context: LoopContext, config: LoopConfig, item: ItemSpec) -> ItemSpec:
+def complete_item(context: LoopContext, config: LoopConfig, item: ItemSpec) -> ItemSpec:
     """Add what an item only names: its workspace's snapshot, the schemas of models."""
     job: Job = context.intake.complete(item_job(config, item))
     verifiers = tuple(
@@ -289,7 +289,7 @@ def inject(
     def decide(found: LoopSnapshot, now: float) -> LoopChange:
         change = add_items(found, items, now=now)
         refuse(first_problems(_added_problems(context, found, items)))
-        complete = (_complete(context, found.config, item) for item in items)
+        complete = (complete_item(context, found.config, item) for item in items)
         specs = (*found.specs, *complete)
         return replace(change, specs=specs, caps=current_caps(context, found.config, specs))
 

@@ -19,15 +19,17 @@ from mulligan.policies.loops.admission import (
     demand_of,
 )
 from mulligan.policies.loops.budget import breaches
+from mulligan.policies.loops.healing import advice_of, healed_run, next_due, runner_of
 from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
 from mulligan.policies.loops.plan import plan_loop
 from mulligan.policies.loops.spec import item_job
 from mulligan.tasks.loops.caps import current_caps
 from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.loops.heal import heal_loop
 from mulligan.tasks.ports.ledger import ItemRun, LoopReading, LoopWrite, Written
 
-#: Tries of one hint while others write. The hint stays, so that nothing is forgotten.
-_TRIES = 10
+#: Tries of one hint while others write, and healings. The hint stays, so that nothing is forgotten.
+_TRIES = 20
 _HOUR = 3600.0
 _DAY = 86400.0
 
@@ -50,6 +52,8 @@ def run_plan(context: LoopContext, name: str) -> Planned:
             return Planned(loop=name, result="gone")
         context.step("loop_read", name)
         _keep_workspaces(context, reading.snapshot)
+        if heal_loop(context, reading):
+            continue
         write = decide(context, reading)
         written = context.ledger.write_loop(write)
         if isinstance(written, Written):
@@ -94,7 +98,7 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
         admission=admission,
         runs={each: run for each, run in runs.items() if run is not None},
         planned=snapshot.loop.dirty,
-        wake_at=_next_day(snapshot, context.ledger.now()),
+        wake_at=_wake_at(planned, context.ledger.now()),
     )
 
 
@@ -172,7 +176,14 @@ def _run(context: LoopContext, snapshot: LoopSnapshot, item: str) -> ItemRun | N
     if spec is None or record.state != "ready":
         return None  # it has moved on since it was listed
     labels = {context.tenant_label: loop.tenant} if loop.tenant else {}
-    job = item_job(loop.config, spec, labels=labels)
+    heal = healed_run(snapshot, item)
+    job = item_job(
+        loop.config,
+        spec,
+        labels=labels,
+        runner=runner_of(loop.config, heal),
+        advice=advice_of(loop.config, heal),
+    )
     return ItemRun(
         record=record,
         job_id=context.ledger.item_job_id(loop, item, record.runs + 1),
@@ -185,6 +196,12 @@ def _without(demand: Demand, moved: Container[tuple[str, str]]) -> Demand:
     """Leave out items that have moved on since they were listed: others get their slots."""
     kept = [each for each in demand.candidates if (demand.loop, each.item) not in moved]
     return replace(demand, candidates=kept)
+
+
+def _wake_at(snapshot: LoopSnapshot, now: float) -> float | None:
+    """Return when to plan a loop again although nothing changes."""
+    times = [_next_day(snapshot, now), next_due(snapshot, now)]
+    return min((each for each in times if each is not None), default=None)
 
 
 def _next_day(snapshot: LoopSnapshot, now: float) -> float | None:

@@ -21,6 +21,7 @@ from mulligan.policies.loops.checkpoints import (
     effects_of,
     marked,
     named_commits,
+    present,
     reopen,
 )
 from mulligan.policies.loops.commands import NotPossible
@@ -137,17 +138,44 @@ def request_rollback(
 
     ``to`` may be the beginning of the checkpoint's id.
     """
-    asked = Rollback(id=secrets.token_hex(8), to=to, item=item, by=caller.by)
+    asked = Rollback(id="", to=to, item=item, by=caller.by)
 
     def decide(found: LoopSnapshot, now: float) -> LoopChange:
         nonlocal asked
-        plan = preview_rollback(context, found, to=to, item=item)
-        asked = asked.model_copy(update={"to": plan.to, "at": now})
-        what = f"of {item}" if item else f"to {(asked.to or '')[:10]}"
-        return LoopChange(rollback=asked.model_dump_json(), note=f"rollback {what} requested")
+        change = rollback_change(context, found, to=to, item=item, by=caller.by, now=now)
+        asked = Rollback.model_validate_json(change.rollback or "")
+        return change
 
     change_loop(context, name, caller, decide)
     return asked
+
+
+def rollback_change(
+    context: LoopContext,
+    snapshot: LoopSnapshot,
+    *,
+    to: str | None,
+    item: str | None,
+    by: str,
+    now: float,
+) -> LoopChange:
+    """Return the change that asks for a rollback. Raises LoopConflict."""
+    plan = preview_rollback(context, snapshot, to=to, item=item)
+    asked = Rollback(id=secrets.token_hex(8), to=plan.to, item=item, by=by, at=now)
+    what = f"of {item}" if item else f"to {(asked.to or '')[:10]}"
+    return LoopChange(rollback=asked.model_dump_json(), note=f"rollback {what} requested")
+
+
+def last_good_checkpoint(context: LoopContext, snapshot: LoopSnapshot) -> str:
+    """Return the commit before the last merge of a loop whose branch is broken.
+
+    Raises LoopConflict if there is none, or if going back there would remove a person's work.
+    """
+    found = present(read_checkpoints(context, snapshot))
+    if not found or found[0].kind != "merge" or found[0].loop or found[0].parent is None:
+        what = "the last change is not a merge of this loop" if found else "nothing is merged yet"
+        raise LoopConflict(f"{what}: mend the branch, or name a checkpoint")
+    return found[0].parent
 
 
 @dataclass(frozen=True, kw_only=True)

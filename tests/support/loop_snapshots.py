@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mulligan.policies.loops.budget import Resource, SharedScope
+from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.loop import (
     ItemRecord,
     ItemState,
@@ -35,6 +36,7 @@ def snapshot(
     reason: str = "",
     paused_by: PausedBy = "",
     used: Mapping[tuple[SharedScope, Resource], float] | None = None,
+    heals: Sequence[HealRecord] = (),
     **config: Any,
 ) -> LoopSnapshot:
     """Return a loop whose items have these states since second 0; the others are pending."""
@@ -55,6 +57,7 @@ def snapshot(
         specs=specs,
         items={spec.id: given.get(spec.id, ItemRecord()) for spec in specs},
         used=used or {},
+        heals=heals,
     )
 
 
