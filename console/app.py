@@ -23,6 +23,7 @@ from mulligan.console.http.routes import (
     failure_routes,
     job_routes,
     login_routes,
+    loop_heal_routes,
     loop_item_routes,
     loop_routes,
     loop_work_routes,
@@ -49,6 +50,7 @@ _ROUTERS = (
     loop_routes,
     loop_item_routes,
     loop_work_routes,
+    loop_heal_routes,
     scale_routes,
     page_routes,
 )

@@ -91,6 +91,21 @@ COMMANDS: tuple[Command | Group, ...] = (
                 "Leave an item out; what depends on it goes on.",
                 "loops.loop_control:skip",
             ),
+            Command(
+                "heal",
+                "Heal an item that gave up, or all that block others.",
+                "loops.loop_healing:heal",
+            ),
+            Command(
+                "heals",
+                "List what was done to heal a loop, newest first.",
+                "loops.loop_healing:heals",
+            ),
+            Command(
+                "analyse",
+                "Say why an item failed, and what may help.",
+                "loops.loop_healing:analyse",
+            ),
             Command("add", "Add the items of a spec file to a loop.", "loops.loop_files:add"),
             Command(
                 "transcripts",

@@ -78,7 +78,11 @@ def _spec(defs: Schema) -> Schema:
 
 def _with_runner(schema: Schema) -> Schema:
     runner = or_null({"$ref": f"{_DEFS}runner"})
-    return {**schema, "properties": {**schema["properties"], "runner": runner}}
+    properties = {**schema["properties"], "runner": runner}
+    if "escalate_to" in properties:
+        several = {**properties["escalate_to"], "items": {"$ref": f"{_DEFS}runner"}}
+        properties["escalate_to"] = several
+    return {**schema, "properties": properties}
 
 
 def _document(title: str, schema: Schema, defs: Schema) -> Schema:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from pydantic import Field, model_validator
 
 from mulligan.console.http.models.work_models import COMMIT_PATTERN
+from mulligan.console.mcp.heal_tools import AnalyseItem, HealItem, ListHeals
 from mulligan.console.mcp.tool_call import (
     TEXT_LENGTH,
     ChangeCall,
@@ -19,6 +20,7 @@ from mulligan.console.mcp.tool_call import (
     ConsoleRequest,
     Cursor,
     Effect,
+    Item,
     Items,
     Length,
     Loop,
@@ -32,7 +34,6 @@ from mulligan.policies.loops.loop import LoopState, ShownState
 from mulligan.policies.loops.numbers import Whole
 from mulligan.policies.loops.spec import ItemId
 
-Item = Annotated[ItemId, Field(description="The item's id, as in list_items.")]
 AnyItem = Annotated[ItemId | None, Field(description="One item's id; leave it out for the loop.")]
 Limit = Annotated[Whole, Field(ge=1, le=100, description="Maximum rows.")]
 
@@ -46,8 +47,8 @@ INSTRUCTIONS = (
     " with a corrected prompt, up to max_attempts. Workers do the items: no tool waits for them.\n"
     "Usual order: create_loop with dry_run, create_loop, start_loop, then get_loop now and then"
     " until its status is completed or blocked. If something does not go on, ask why first: it says"
-    " what to do. For a failed item, read get_item, then reset_item (run it again) or skip_item (go"
-    " on without it).\n"
+    " what to do. For a failed item, read get_item and analyse_item, then heal_item (do the next"
+    " thing that may help), reset_item (run it again) or skip_item (go on without it).\n"
     "In a loop with a repo, agents change a git repository: what passed is merged into the loop's"
     " branch. read_transcript shows what an agent did, read_diff what came of it, list_checkpoints"
     " what was merged, and roll_back undoes it.\n"
@@ -495,6 +496,9 @@ TOOLS: dict[str, type[ToolCall]] = {
     "get_item": GetItem,
     "reset_item": ResetItem,
     "skip_item": SkipItem,
+    "heal_item": HealItem,
+    "analyse_item": AnalyseItem,
+    "list_heals": ListHeals,
     "add_items": AddItems,
     "transcripts": Transcripts,
     "list_checkpoints": ListCheckpoints,

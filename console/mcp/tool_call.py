@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from mulligan.console.jobfiles.model_schema import Schema, inline_schema
 from mulligan.policies.loops.numbers import Whole
-from mulligan.policies.loops.spec import ItemSpec, LoopConfig, LoopName
+from mulligan.policies.loops.spec import ItemId, ItemSpec, LoopConfig, LoopName
 from mulligan.policies.value import Json, Value
 from mulligan.tasks.loops.change import CHANGEABLE
 
@@ -145,6 +145,7 @@ Parameters = Annotated[
 ]
 
 Loop = Annotated[LoopName, Field(description="The loop's name, the id in list_loops.")]
+Item = Annotated[ItemId, Field(description="The item's id, as in list_items.")]
 Cursor = Annotated[
     str | None,
     Field(

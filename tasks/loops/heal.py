@@ -14,8 +14,10 @@ from mulligan.policies.loops.commands import NotPossible, reset_item, skip_item
 from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.healing import (
     BROKEN_BRANCH,
+    FRESH,
     ORCHESTRATOR,
     PERSON,
+    TWO_PARTS,
     HealStep,
     due_steps,
     ended_heals,
@@ -244,11 +246,13 @@ def heal_item(
     *,
     action: HealAction | None = None,
     parameter: str | None = None,
+    to_human: bool = True,
     reason: str = "",
 ) -> HealRecord:
     """Heal an item by an action, or by the next one that was not tried. Raises LoopConflict.
 
-    A person may repeat what was done before: things around it may have changed.
+    ``to_human``: of `escalate`; else to a stronger runner, or to the orchestrator. A person may
+    repeat what was done before: things around it may have changed.
     """
     if action is not None and action not in HEAL_ACTIONS:
         raise BadInput.at("action", f"is none of {', '.join(HEAL_ACTIONS)}")
@@ -259,7 +263,7 @@ def heal_item(
             raise NotPossible(f"the loop has no item {item!r}")
         if found.record(item).state not in GAVE_UP:
             raise NotPossible(f"{item} is {found.record(item).state}: there is nothing to heal")
-        step = _chosen(found, item, now, action, parameter)
+        step = _chosen(found, item, now, action, parameter, to_human=to_human)
         change = decide_heal(context, found, item, step, by=caller.by, now=now, reason=reason)
         made[:] = change.heals
         if made and made[0].outcome == "refused":
@@ -273,15 +277,25 @@ def heal_item(
 
 
 def _chosen(
-    snapshot: LoopSnapshot, item: str, now: float, action: HealAction | None, parameter: str | None
+    snapshot: LoopSnapshot,
+    item: str,
+    now: float,
+    action: HealAction | None,
+    parameter: str | None,
+    *,
+    to_human: bool,
 ) -> HealStep:
     """Return the step that a person asks for: of an action, the first that was not tried."""
     if action is not None and parameter is not None:
         return HealStep(action=action, parameter=parameter)
+    if action == "escalate" and to_human:
+        return HealStep(action="escalate", parameter=PERSON)
     for step in untried(snapshot, item, now):
-        if action in (None, step.action):
+        if action in (None, step.action) and not (action and step.parameter == PERSON):
             return step
-    return HealStep(action=action or "escalate", parameter="" if action else PERSON)
+    fallback = {"escalate": ORCHESTRATOR, "change_strategy": FRESH, "split": TWO_PARTS}
+    chosen: HealAction = action or "escalate"
+    return HealStep(action=chosen, parameter=fallback.get(chosen, "") if action else PERSON)
 
 
 def unblock_test(
@@ -316,11 +330,4 @@ def escalate(
 
     The orchestrator is told by the webhook `loop_escalated`.
     """
-    if to_human:
-        return heal_item(context, name, item, caller, action="escalate", parameter=PERSON)
-    reading = context.ledger.read_loop(name)
-    now = context.ledger.now()
-    steps = untried(reading.snapshot, item, now) if reading is not None else iter(())
-    stronger = (s for s in steps if s.action == "escalate" and s.parameter != PERSON)
-    chosen = next(stronger, HealStep(action="escalate", parameter=ORCHESTRATOR))
-    return heal_item(context, name, item, caller, action="escalate", parameter=chosen.parameter)
+    return heal_item(context, name, item, caller, action="escalate", to_human=to_human)

@@ -213,7 +213,7 @@ write("A.txt", "half\\n")
     assert problem in refused.result
     job = fleet.ledger.job(refused.job_id)
     assert job is not None
-    assert problem in job.job.prompt  # of the second draft
+    assert problem in (job.job.prompt or "")  # of the second draft
     assert heals(fleet)[-1][1:3] == ("escalate", "a person")
 
 

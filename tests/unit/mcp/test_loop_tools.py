@@ -78,6 +78,14 @@ REQUESTS: list[tuple[str, dict[str, Any], str, dict[str, Any] | None]] = [
         "POST /api/loops/a/tests/x/skip",
         {"reason": "not needed"},
     ),
+    ("list_heals", {"loop": "a"}, "GET /api/loops/a/heals", None),
+    ("analyse_item", {"loop": "a", "item": "x"}, "GET /api/loops/a/tests/x/analysis", None),
+    (
+        "heal_item",
+        {"loop": "a", "item": "x", "action": "escalate", "to_human": False},
+        "POST /api/loops/a/tests/x/heal",
+        {"action": "escalate", "to_human": False, "reason": ""},
+    ),
     ("list_checkpoints", {"loop": "a"}, "GET /api/loops/a/checkpoints?limit=30", None),
     (
         "list_checkpoints",
@@ -180,7 +188,7 @@ def test_a_tool_says_enough_and_no_more(name: str) -> None:
     for argument, each in schema["properties"].items():
         assert each.get("description"), f"{name}.{argument}"
     assert '"null"' not in json.dumps(schema)
-    assert len(tool.model_dump_json()) < 10_000
+    assert len(tool.model_dump_json()) < 10_500
 
 
 def test_every_tool_that_is_named_exists() -> None:
@@ -196,10 +204,18 @@ def test_hints_tell_reading_from_changing_and_ending() -> None:
     reading = {name for name, hint in hints.items() if hint and hint.read_only_hint}
     assert reading == {
         "list_loops", "get_loop", "loop_health", "loop_log", "why", "list_items", "get_item",
-        "transcripts", "list_checkpoints", "read_diff", "read_transcript",
+        "transcripts", "list_checkpoints", "read_diff", "read_transcript", "list_heals",
+        "analyse_item",
     }  # fmt: skip
     ending = {name for name, hint in hints.items() if hint and hint.destructive_hint}
-    assert ending == {"stop_loop", "delete_loop", "reset_item", "skip_item", "roll_back"}
+    assert ending == {
+        "stop_loop",
+        "delete_loop",
+        "reset_item",
+        "skip_item",
+        "roll_back",
+        "heal_item",
+    }
 
 
 # -- what is wrong ---------------------------------------------------------------------------------
