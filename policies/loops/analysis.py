@@ -50,12 +50,17 @@ class FailureAnalysis:
 
     item: str
     pattern: Pattern
-    #: One sentence.
+    #: One sentence, which may quote the attempts.
     summary: str
     #: What the attempts differ in.
     differences: tuple[str, ...] = ()
     #: What was changed between them, and what healed nothing.
     tried: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The pattern for everybody: without quotations."""
+        return _PLAIN[self.pattern]
 
     @property
     def text(self) -> str:
@@ -118,6 +123,16 @@ _WORDS: dict[Pattern, str] = {
     "different": "Each of {count} failed in its own way: {failures}.",
     "lost": "No worker came back from it: {reason}.",
     "blocked": "It ended before an answer could be checked: {reason}.",
+}
+
+
+_PLAIN: dict[Pattern, str] = {
+    "same": "every attempt failed alike",
+    "alternates": "two failures take turns",
+    "no_improvement": "the score does not rise",
+    "different": "each attempt failed in its own way",
+    "lost": "no worker came back from it",
+    "blocked": "it ended before an answer could be checked",
 }
 
 

@@ -26,8 +26,10 @@ class HealRecord:
     #: Empty: the whole loop.
     item: str
     action: HealAction
-    #: Why it was done: the pattern of the failures.
+    #: Why it was done, which may quote texts of attempts.
     reason: str
+    #: The same without quotations, for everybody.
+    pattern: str = ""
     #: What distinguishes it from another healing of the same action: a runner, a checkpoint, parts.
     #: The same action with the same parameter is never done twice to an item.
     parameter: str = ""

@@ -14,6 +14,8 @@ from mulligan.policies.repair.retry import MERGE_CONFLICT, ChangeStrategy, Retry
 from mulligan.policies.repair.verdict import Verdict
 from mulligan.policies.value import Json
 
+#: Tries without success after which a technique is not the first one any more.
+_HOPELESS = 3
 #: The default temperature of most servers.
 _USUAL_TEMPERATURE = 0.7
 
@@ -149,6 +151,40 @@ def _technique(
     if fresh:
         parts.append("fresh_context")
     return "+".join(parts)
+
+
+def preferred(
+    job: Job,
+    verdict: Verdict,
+    decision: Retry,
+    asked_with: Decoding,
+    remedies: Mapping[str, tuple[int, int]],
+) -> Retry:
+    """Return the decision, or a changed strategy if the fleet knows that the plain one is hopeless.
+
+    ``remedies``: by technique, how often it worked and was tried against this failure anywhere.
+    """
+    if isinstance(decision, ChangeStrategy) or verdict.instruction is None:
+        return decision
+    plain, fresh = (
+        _technique(
+            verdict.instruction,
+            _decoding(job, verdict.instruction, asked_with, fresh=changed),
+            asked_with,
+            fresh=changed,
+        )
+        for changed in (False, True)
+    )
+    if not _is_hopeless(remedies, plain) or _is_hopeless(remedies, fresh):
+        return decision
+    tried = remedies[plain][1]
+    reason = f"{decision.reason}; {plain} never repaired this in {tried} tries"
+    return ChangeStrategy(reason=reason, mode=decision.mode)
+
+
+def _is_hopeless(remedies: Mapping[str, tuple[int, int]], technique: str) -> bool:
+    worked, tried = remedies.get(technique, (0, 0))
+    return not worked and tried >= _HOPELESS
 
 
 def best_techniques(remedies: Mapping[str, tuple[int, int]], *, most: int = 2) -> list[str]:

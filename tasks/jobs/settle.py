@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from mulligan.policies.jobs.job import USER_TASK, Decoding, Job, Output, Usage
 from mulligan.policies.jobs.routing import verification_place
 from mulligan.policies.repair import score as scoring
 from mulligan.policies.repair.retry import Escalate, Retry, opens_cycle, owes_immediate_retry
-from mulligan.policies.repair.strategy import best_techniques, plan_next
+from mulligan.policies.repair.strategy import best_techniques, plan_next, preferred
 from mulligan.policies.repair.verdict import Verdict, judge, judge_error
 from mulligan.policies.value import Json
 from mulligan.tasks.jobs.context import AttemptContext
@@ -163,7 +163,14 @@ def _record(
     output: Output | None,
     asked_with: Decoding,
 ) -> Settled | ClaimRefused:
-    return _write(context, claim, _settlement(context, claim, verdict, output, asked_with))
+    remedies: Mapping[str, tuple[int, int]] = {}
+    if isinstance(verdict.decision, Retry) and verdict.failure is not None:
+        remedies = context.ledger.remedies(claim.job_id, verdict.failure.coarse_signature)
+        if "loop" in claim.job.labels:
+            decision = preferred(claim.job, verdict, verdict.decision, asked_with, remedies)
+            verdict = replace(verdict, decision=decision)
+    settlement = _settlement(context, claim, verdict, output, asked_with, remedies)
+    return _write(context, claim, settlement)
 
 
 def _write(context: AttemptContext, claim: Claim, settlement: Settlement) -> Settled | ClaimRefused:
@@ -196,7 +203,9 @@ def _settlement(
     verdict: Verdict,
     output: Output | None,
     asked_with: Decoding,
+    remedies: Mapping[str, tuple[int, int]],
 ) -> Settlement:
+    """Return what to write. ``remedies``: what the fleet tried against this failure."""
     plan = claim.plan
     cycle = _cycle(context, claim, verdict)
     remedy = None
@@ -205,7 +214,7 @@ def _settlement(
     return Settlement(
         verdict=verdict,
         signatures=verdict.signatures,
-        then=_then(context, claim, verdict, output, asked_with, cycle),
+        then=_then(context, claim, verdict, output, asked_with, cycle, remedies),
         cycle_done=plan.cycle_id if plan.mode == "immediate_retry" else None,
         verify_after=claim.job.delayed_verification.after,
         verify_on=verification_place(claim.job),
@@ -265,6 +274,7 @@ def _then(
     output: Output | None,
     asked_with: Decoding,
     cycle: CyclePlan | None,
+    remedies: Mapping[str, tuple[int, int]],
 ) -> NextAttempt | Finish:
     match verdict.decision:
         case None:
@@ -273,8 +283,6 @@ def _then(
             detail = verdict.failure.message if verdict.failure else "no verifier reached a verdict"
             return Finish(state="escalated", reason=reason, detail=detail)
         case Retry() as decision:
-            coarse = verdict.failure.coarse_signature if verdict.failure else ""
-            remedies = context.ledger.remedies(claim.job_id, coarse) if coarse else {}
             plan = plan_next(
                 claim.job,
                 claim.plan,

@@ -13,7 +13,8 @@ def current_caps(
     context: LoopContext, config: LoopConfig, items: Sequence[ItemSpec]
 ) -> dict[Resource, float]:
     """Return the caps of the most expensive runner."""
-    runners = {(item.runner or config.runner): None for item in items}
+    own = ((item.runner or config.runner) for item in items)
+    runners = dict.fromkeys((*config.escalate_to, *own))
     prices = [context.price(runner) for runner in runners if runner is not None]
     known = [price for price in prices if price is not None]
     price = max(known) if known and len(known) == len(prices) else None

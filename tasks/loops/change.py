@@ -76,6 +76,7 @@ def check_loop(context: LoopContext, document: LoopDocument) -> list[Problem]:
     return [
         *(problem.below("loop") for problem in _workspace_problems(context, document)),
         *(problem.below("loop") for problem in context.check_config(config)),
+        *(problem.below("loop") for problem in _stronger_problems(context, config, document.items)),
         *(problem.below("items") for problem in item_set_problems(document.items)),
         *(
             problem.below("items", index)
@@ -92,6 +93,16 @@ def _workspace_problems(context: LoopContext, document: LoopDocument) -> list[Pr
         return []
     found = check_item(context, config, first.model_copy(update={"workspace": None}))
     return [problem for problem in found if problem.path[:1] == ("workspace",)]
+
+
+def _stronger_problems(
+    context: LoopContext, config: LoopConfig, items: Sequence[ItemSpec]
+) -> Iterator[Problem]:
+    """Check the runners that items are escalated to, as if the first item had them."""
+    for index, runner in enumerate(config.escalate_to):
+        for problem in check_item(context, config, items[0].model_copy(update={"runner": runner})):
+            if problem.path[:1] == ("runner",):
+                yield replace(problem, path=("escalate_to", index, *problem.path[1:]))
 
 
 def repository_problems(context: LoopContext, config: LoopConfig) -> list[Problem]:
@@ -326,6 +337,7 @@ def configure(
             # One that uses the loop's runner; if none does, an item that is added is checked.
             own = next((each for each in found.specs if each.runner is None), found.specs[0])
             refuse(check_item(context, change.config, own))
+            refuse(_stronger_problems(context, change.config, found.specs))
             refuse(
                 first_problems(
                     problem

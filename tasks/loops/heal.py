@@ -103,6 +103,7 @@ def decide_heal(
         action=step.action,
         parameter=step.parameter,
         reason=reason or analysis.summary,
+        pattern=analysis.words,
         run=snapshot.record(item).runs,
         by=by,
     )
@@ -128,7 +129,7 @@ class _HealWork:
         """Return a change with the record of the healing, and a line for the log."""
         kept = heal or self.heal
         what = f"{kept.item}: {kept.action}" + (f" ({kept.parameter})" if kept.parameter else "")
-        return replace(change, heals=(kept,), note=f"{what}, because: {kept.reason}")
+        return replace(change, heals=(kept,), note=f"{what}, because {kept.pattern}")
 
 
 def _change_strategy(work: _HealWork) -> LoopChange:
@@ -270,9 +271,11 @@ def heal_item(
             raise NotPossible(made[0].result)
         return change
 
-    change_loop(context, name, caller, decide)
-    if not made:  # the same request was made before
-        raise LoopConflict(f"{item} was healed by this request already")
+    before = change_loop(context, name, caller, decide).snapshot
+    # The same request again finds what it did.
+    made = made or [each for each in before.heals if each.item == item][-1:]
+    if not made:
+        raise LoopConflict(f"the record of healing {item} is no longer kept")
     return made[0]
 
 

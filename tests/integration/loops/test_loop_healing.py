@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.coding_loop import LOOP, CodingLoop, agent, check, check_merged, item, merges
+from support.coding_loop import (
+    LOOP,
+    CodingLoop,
+    agent,
+    check,
+    check_merged,
+    coding_document,
+    item,
+    merges,
+)
 from support.git_repositories import UserRepository, git
 from support.inline_fleet import ADA
 
@@ -251,6 +260,33 @@ def test_a_persons_commit_is_never_rolled_back_by_itself(
     fleet.run_all(guarded, auto_heal=True)
     assert record(fleet, "rollback").outcome == "refused"
     assert heals(fleet)[-1][1:3] == ("escalate", "a person")
+
+
+# -- what loops learn from each other --------------------------------------------------------------
+
+
+def test_a_failure_seen_in_one_loop_changes_what_another_one_tries_first(
+    tmp_path: Path, repository: Path
+) -> None:
+    """Given a correction that helped none of three loops, then a fourth one does not begin with it."""
+    fleet = CodingLoop(tmp_path, repository)
+    code = """
+way = "done" if "in another way" in prompt else "half"
+write(f"{item}.txt", f"{way}\\n")
+"""
+    for name in ("first", "second", "third"):
+        fleet.create(coding_document(repository, item("A"), code=code, name=name))
+        fleet.run()
+    reading = fleet.ledger.read_loop("first")
+    assert reading is not None
+    job = fleet.ledger.job(reading.snapshot.record("A").job_id)
+    assert job is not None
+    plain = job.attempts[1].plan.technique
+    assert [each.plan.technique for each in job.attempts] == [None, plain, f"{plain}+fresh_context"]
+    assert fleet.run_all(item("A"), code=code) == {"A": "passed"}
+    learned = fleet.job("A").attempts
+    assert [each.plan.technique for each in learned] == [None, f"{plain}+fresh_context"]
+    assert learned[1].plan.mode == "immediate_retry"
 
 
 # -- people and orchestrators ----------------------------------------------------------------------

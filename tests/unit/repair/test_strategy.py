@@ -10,7 +10,7 @@ from mulligan.policies.failures.failure import Finding, VerificationResult, Veri
 from mulligan.policies.failures.memory import RetryMemory
 from mulligan.policies.jobs.job import AttemptPlan, Decoding, Job, Output
 from mulligan.policies.repair.retry import ChangeStrategy, Escalate, Retry
-from mulligan.policies.repair.strategy import best_techniques, contract_of, plan_next
+from mulligan.policies.repair.strategy import best_techniques, contract_of, plan_next, preferred
 from mulligan.policies.repair.verdict import Verdict, judge, judge_error, verdict_to_dict
 from mulligan.tasks.ports.runners import constrains as runner_constrains
 from mulligan.workers.runners.openai import OpenAIRunner, response_format
@@ -191,6 +191,29 @@ def test_only_techniques_that_mostly_worked_are_passed_on(
     remedies: dict[str, tuple[int, int]], best: list[str]
 ) -> None:
     assert best_techniques(remedies) == best
+
+
+@pytest.mark.parametrize(
+    ("remedies", "changes"),
+    [
+        ({}, False),
+        ({"plain": (0, 2)}, False),  # too few tries to tell
+        ({"plain": (0, 3)}, True),
+        ({"plain": (1, 30)}, False),  # it worked once
+        ({"plain": (0, 3), "plain+fresh_context": (0, 3)}, False),
+        ({"plain": (0, 3), "plain+fresh_context": (1, 3)}, True),
+    ],
+)
+def test_what_never_helped_anywhere_is_not_tried_first(
+    remedies: dict[str, tuple[int, int]], changes: bool
+) -> None:
+    verdict = judge(job(), AttemptPlan(), [WRONG_TYPE], RetryMemory())
+    assert isinstance(verdict.decision, Retry)
+    technique = next_plan(verdict).technique or ""
+    named = {name.replace("plain", technique): each for name, each in remedies.items()}
+    found = preferred(job(), verdict, verdict.decision, Decoding(), named)
+    assert isinstance(found, ChangeStrategy) is changes
+    assert found.mode == verdict.decision.mode
 
 
 def test_a_job_without_a_contract_has_none() -> None:

@@ -12,6 +12,11 @@ local function end_escalation(eid, how, by, note)
   keep_incarnation(e[2])
   redis.call('ZADD', P .. 'escalations:ended', NOW, eid)
   leave_group(eid, e[3], e[4], e[5])
+  -- What a loop healed by itself needs nobody: unless an alert was sent already, none is.
+  local group = P .. 'group:' .. e[3]
+  if by == 'auto_heal' and tonumber(redis.call('HGET', group, 'since_alert') or '0') > 0 then
+    redis.call('HINCRBY', group, 'since_alert', -1)
+  end
   event('escalation', e[2], { escalation = eid, state = how, signature = e[3], by = by })
 end
 

@@ -85,7 +85,7 @@ local function apply(loop, change)
   for number, heal in pairs(change.heals) do
     redis.call('HSET', loop_key(loop, 'heals'), number, heal)
     local found = cjson.decode(heal)
-    loop_event(loop, { heal = found.action, item = found.item, outcome = found.outcome, reason = found.reason,
+    loop_event(loop, { heal = found.action, item = found.item, outcome = found.outcome, reason = found.pattern,
       by = found.by })
   end
   -- The oldest ones go; each change adds a few.
