@@ -72,6 +72,11 @@ COMMANDS: tuple[Command | Group, ...] = (
                 "Say why a loop or an item does not run.",
                 "loops.loop_reading:why",
             ),
+            Command(
+                "report",
+                "Report on a loop: progress, cost, failures, what is left.",
+                "loops.loop_report:report",
+            ),
             Command("start", "Start a loop.", "loops.loop_control:start"),
             Command("stop", "Stop a loop and cancel what it runs.", "loops.loop_control:stop"),
             Command("pause", "Pause a loop; running attempts finish.", "loops.loop_control:pause"),

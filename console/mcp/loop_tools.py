@@ -122,6 +122,19 @@ class ReadLoopLog(ToolCall):
         return read(loop_path(self.loop, "log"), limit=self.limit)
 
 
+class ReportLoop(ToolCall):
+    """Report on a loop: progress over time, cost, failures, healing, what is left, when it may end.
+
+    Use it for an overview, also of a loop that has ended. To follow a loop use get_loop.
+    """
+
+    loop: Loop
+    limit: Annotated[Whole, Field(ge=1, le=100, description="Maximum rows of each list.")] = 20
+
+    def request(self) -> ConsoleRequest:
+        return read(loop_path(self.loop, "report"), limit=self.limit)
+
+
 class ListItems(ToolCall):
     """List the items of a loop with their states and the reasons of failures, a page at a time.
 
@@ -491,6 +504,7 @@ TOOLS: dict[str, type[ToolCall]] = {
     "delete_loop": DeleteLoop,
     "loop_health": LoopHealth,
     "loop_log": ReadLoopLog,
+    "loop_report": ReportLoop,
     "why": Why,
     "list_items": ListItems,
     "get_item": GetItem,

@@ -61,8 +61,41 @@ def _runs(values: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
 
 
 def _line(points: Sequence[tuple[float, float]]) -> Markup:
-    path = " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
-    return Markup('<polyline points="{}"/>').format(path)
+    return Markup('<polyline points="{}"/>').format(_path(points))
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
+
+
+def line_chart(
+    points: Sequence[tuple[float, float]],
+    *,
+    label: str,
+    ends: tuple[float, float] | None = None,
+    floor: float = 0.0,
+    height: int = 160,
+) -> Markup:
+    """Draw a number over time across the whole width.
+
+    ``ends``: when it may come down to the ``floor``, at the earliest and at the latest.
+    """
+    width, (start, _), (last, value) = 1000, points[0], points[-1]
+    end = max(last, ends[1] if ends else last, start + 1e-9)
+    top = max([1.0, *(each for _, each in points)])
+
+    def place(at: float, value: float) -> tuple[float, float]:
+        x = (min(at, end) - start) / (end - start) * width
+        return x, 3 + (1 - value / top) * (height - 6)
+
+    drawn = _line([place(*each) for each in points])
+    if ends is not None:
+        wedge = [place(last, value), place(ends[0], floor), place(ends[1], floor)]
+        drawn = Markup('<polygon points="{}"/>').format(_path(wedge)) + drawn
+    return Markup(
+        '<svg class="line" role="img" aria-label="{0}" viewBox="0 0 {1} {2}" '
+        'preserveAspectRatio="none" height="{2}"><title>{0}</title>{3}</svg>'
+    ).format(label, width, height, drawn)
 
 
 @dataclass(frozen=True, kw_only=True)

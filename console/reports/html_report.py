@@ -14,16 +14,17 @@ from mulligan.console.reports.report_view import (
     ChangeChart,
     Chart,
     ColumnChart,
+    LineChart,
     ReportTable,
     ReportView,
 )
-from mulligan.policies.figures.format import change, shortened
+from mulligan.policies.figures.format import change, minute, shortened
 
-#: Its content security policy loads and runs nothing, whatever the text of a job contains.
+#: Loads and runs nothing, whatever the text of a job contains.
+CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _PAGE = Markup(
     '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-    '<meta http-equiv="Content-Security-Policy"'
-    " content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+    '<meta http-equiv="Content-Security-Policy" content="{policy}">'
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
     "<title>{title} · mulligan</title><style>{style}</style></head><body>"
     '<main class="report"><h1>{title}</h1><p class="dim">{about}</p>{parts}</main></body></html>\n'
@@ -38,7 +39,11 @@ def as_html(view: ReportView) -> str:
     parts = [_facts(view), *map(_chart, view.charts), *map(_table, view.tables)]
     parts += [Markup('<p class="dim">{}</p>').format(remark) for remark in view.remarks]
     return _PAGE.format(
-        title=view.title, about=view.about, style=_style(), parts=Markup("").join(parts)
+        title=view.title,
+        about=view.about,
+        policy=Markup(CONTENT_POLICY),  # noqa: S704 - it has no character to escape in quotes
+        style=_style(),
+        parts=Markup("").join(parts),
     )
 
 
@@ -79,6 +84,8 @@ def _chart(chart: Chart) -> Markup:
             return _SECTION.format(chart.title, _columns(chart))
         case ChangeChart(changes=changes) if changes:
             return _SECTION.format(chart.title, _changes(chart))
+        case LineChart(points=points) if points:
+            return _SECTION.format(chart.title, _line(chart))
     return Markup("")
 
 
@@ -134,3 +141,17 @@ def _columns(chart: ColumnChart) -> Markup:
         '<div class="key">{}</div>{}<div class="axis"><span>{}</span><span>maximum: {:,g}</span>'
         "<span>{}</span></div>"
     ).format(charts.legend(chart.names), drawn, ends[0], most, ends[1])
+
+
+def _line(chart: LineChart) -> Markup:
+    (start, first), (now, last), ends = chart.points[0], chart.points[-1], chart.ends
+    label = f"{chart.title}: {first:,g} at {minute(start)}, {last:,g} at {minute(now)} UTC"
+    middle, right = "", f"{minute(now)} UTC: {last:,g}"
+    if ends is not None:
+        label += f"; {chart.floor:,g} between {minute(ends[0])} and {minute(ends[1])} UTC"
+        middle, right = f"now, {right}", f"{minute(ends[1])} UTC: {chart.floor:,g}"
+    drawn = charts.line_chart(chart.points, label=label, ends=ends, floor=chart.floor)
+    axis = Markup(
+        '{}<div class="axis"><span>{} UTC: {:,g}</span><span>{}</span><span>{}</span></div>'
+    )
+    return axis.format(drawn, minute(start), first, middle, right)

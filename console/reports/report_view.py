@@ -1,4 +1,7 @@
-"""A report as a value: a document for programs; facts, tables and charts for people."""
+"""A report as a value: a document for programs; facts, tables and charts for people.
+
+Terminals show only the charts whose numbers are in no table: changes and lines.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +49,25 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeChart:
-    """Bars from the middle; right is better. The only chart that is also shown in terminals."""
+    """Bars from the middle; right is better."""
 
     title: str
     changes: tuple[Change, ...]
 
 
-Chart = BarChart | ColumnChart | ChangeChart
+@dataclass(frozen=True, kw_only=True)
+class LineChart:
+    """A number over time."""
+
+    title: str
+    #: Times in seconds since 1970, and values.
+    points: tuple[tuple[float, float], ...]
+    #: When it may come down to a value, at the earliest and at the latest.
+    ends: tuple[float, float] | None = None
+    floor: float = 0.0
+
+
+Chart = BarChart | ColumnChart | ChangeChart | LineChart
 
 
 @dataclass(frozen=True, kw_only=True)

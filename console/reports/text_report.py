@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from mulligan.console.reports.report_view import ChangeChart, ReportTable, ReportView
-from mulligan.policies.figures.format import change
+from mulligan.console.reports.report_view import ChangeChart, LineChart, ReportTable, ReportView
+from mulligan.policies.figures.format import change, minute, sparkline
 from mulligan.policies.terminal_text import terminal_json
 
 #: Half the width of a chart of changes, in characters.
@@ -29,6 +29,8 @@ def as_text(view: ReportView) -> str:
     for chart in view.charts:
         if isinstance(chart, ChangeChart):
             lines += ["", *_changes(chart)]
+        elif isinstance(chart, LineChart) and chart.points:
+            lines += ["", chart.title, f"  {_line(chart)}"]
     return "\n".join([*lines, *view.remarks])
 
 
@@ -55,6 +57,12 @@ def _changes(chart: ChangeChart) -> Iterator[str]:
         yield f"{each.name:<{width}} {middle} {change(each.value)} {each.note}".rstrip()
 
 
+def _line(chart: LineChart) -> str:
+    (start, first), (end, last) = chart.points[0], chart.points[-1]
+    drawn = sparkline([value for _, value in chart.points], len(chart.points))
+    return f"{minute(start)} {first:,g} {drawn} {last:,g} {minute(end)} UTC"
+
+
 # -- Markdown --------------------------------------------------------------------------------------
 
 
@@ -63,6 +71,9 @@ def as_markdown(view: ReportView) -> str:
     parts += ["\n".join(f"- {_cell(name)}: {_cell(value)}" for name, value in view.facts)]
     for table in view.tables:
         parts += [f"## {_cell(table.title)}", _table(table)]
+    for chart in view.charts:
+        if isinstance(chart, LineChart) and chart.points:
+            parts += [f"## {_cell(chart.title)}", f"```text\n{_line(chart)}\n```"]
     parts += [_cell(remark) for remark in view.remarks]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -45,7 +45,7 @@ class LoopView:
     def snapshot(self) -> LoopSnapshot:
         return self.reading.snapshot
 
-    @property
+    @cached_property
     def fleet_state(self) -> FleetState:
         fleet, name = self.reading.fleet, self.snapshot.loop.name
         return FleetState(

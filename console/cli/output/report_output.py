@@ -25,9 +25,9 @@ class ReportForm:
 def deliver(view: ReportView, form: ReportForm) -> None:
     """Write the files; print the requested form, or text if there are no files."""
     if form.html is not None:
-        _write(form.html, as_html(view))
+        write_report(form.html, as_html(view))
     if form.output is not None:
-        _write(form.output, as_markdown(view) if form.markdown else as_json(view))
+        write_report(form.output, as_markdown(view) if form.markdown else as_json(view))
     if form.json:
         screen.emit(view.document)
     elif form.markdown and form.output is None:
@@ -36,7 +36,7 @@ def deliver(view: ReportView, form: ReportForm) -> None:
         screen.say(as_text(view))
 
 
-def _write(path: Path, text: str) -> None:
+def write_report(path: Path, text: str) -> None:
     """Write the whole file at once, so that no reader sees half a report."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(path.name + ".new")

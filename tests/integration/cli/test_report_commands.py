@@ -21,6 +21,7 @@ from mulligan.console.reports.report_view import (
     Change,
     ChangeChart,
     ColumnChart,
+    LineChart,
     ReportTable,
     ReportView,
 )
@@ -171,6 +172,8 @@ VIEW = ReportView(
             columns=tuple((SPECIAL, (n, 1.0)) for n in range(9)),
         ),
         ColumnChart(title="empty", names=("a",), columns=()),
+        LineChart(title=SPECIAL, points=((0.0, 3.0), (60.0, 1.0)), ends=(90.0, 120.0)),
+        LineChart(title="no points", points=()),
         ChangeChart(
             title=SPECIAL,
             changes=(

@@ -31,6 +31,7 @@ REQUESTS: list[tuple[str, dict[str, Any], str, dict[str, Any] | None]] = [
     ("get_loop", {"loop": "a"}, "GET /api/loops/a", None),
     ("loop_health", {"loop": "a"}, "GET /api/loops/a/health", None),
     ("loop_log", {"loop": "a"}, "GET /api/loops/a/log?limit=30", None),
+    ("loop_report", {"loop": "a"}, "GET /api/loops/a/report?limit=20", None),
     ("why", {"loop": "a"}, "GET /api/loops/a/why", None),
     ("why", {"loop": "a", "item": "x"}, "GET /api/loops/a/why?test=x", None),
     ("list_items", {"loop": "a", "state": None}, "GET /api/loops/a/tests?limit=50", None),
@@ -203,8 +204,8 @@ def test_hints_tell_reading_from_changing_and_ending() -> None:
     hints = {name: tool_document(name, call).annotations for name, call in TOOLS.items()}
     reading = {name for name, hint in hints.items() if hint and hint.read_only_hint}
     assert reading == {
-        "list_loops", "get_loop", "loop_health", "loop_log", "why", "list_items", "get_item",
-        "transcripts", "list_checkpoints", "read_diff", "read_transcript", "list_heals",
+        "list_loops", "get_loop", "loop_health", "loop_log", "loop_report", "why", "list_items",
+        "get_item", "transcripts", "list_checkpoints", "read_diff", "read_transcript", "list_heals",
         "analyse_item",
     }  # fmt: skip
     ending = {name for name, hint in hints.items() if hint and hint.destructive_hint}
