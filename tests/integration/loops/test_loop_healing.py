@@ -268,7 +268,7 @@ def test_a_persons_commit_is_never_rolled_back_by_itself(
 def test_a_failure_seen_in_one_loop_changes_what_another_one_tries_first(
     tmp_path: Path, repository: Path
 ) -> None:
-    """Given a correction that helped none of three loops, then a fourth one does not begin with it."""
+    """Given a correction that helped none of three loops, then it is not the first of a fourth."""
     fleet = CodingLoop(tmp_path, repository)
     code = """
 way = "done" if "in another way" in prompt else "half"
