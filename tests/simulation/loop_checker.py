@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.jobs.job import TERMINAL, Job
 from mulligan.policies.loops.admission import most_begun
-from mulligan.policies.loops.loop import ItemRecord
+from mulligan.policies.loops.heal_record import HealRecord
+from mulligan.policies.loops.loop import PLANNED, ItemRecord
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument
 from mulligan.tasks.ports.ledger import Entry, JobView
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.stored.amounts import read_amounts
+from mulligan.workers.ledger.stored.loop_rows import read_specs
 from simulation.scheduler import Process
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ _PLAN_SECONDS = 60.0
 _OF_LOOPS = ("loop:", "budget:", "slot:")
 #: Above it, the score of an outbox entry is the time to check a published one.
 _CHECK = 1e14
+
+
+def _way(heal: HealRecord) -> tuple[str, str, str]:
+    return heal.item, heal.action, heal.parameter
 
 
 @dataclass
@@ -149,6 +155,9 @@ class LoopChecker:
             self.checker.cancelled_ids |= set(change["cancel"])
             # An empty table of Lua is a list.
             self.forgotten |= {(loop, item) for item in change["forget"] or ()}
+            if change.get("spec"):
+                self.specs[loop] = {each.id: each for each in read_specs(change["spec"])}
+            self._check_heals(loop, change)
             self.checker.repositories.written(loop, change, request["by"])
         for each in request["admit"]:
             if each.get("job") and each["id"] not in self.jobs:
@@ -157,6 +166,18 @@ class LoopChecker:
                 self.checker.jobs[each["id"]] = Job.model_validate_json(each["job"]["body"])
                 self.checker.written_ids.add(each["id"])
                 self._check_dependencies(each["loop"], each["item"])
+
+    def _check_heals(self, loop: str, change: dict[str, Any]) -> None:
+        """Invariant: what was done to an item is not done again in the same way."""
+        done = self._heals(loop)
+        for text in (change["heals"] or {}).values():
+            new = HealRecord.parse(text)
+            for each in done:
+                if each.number != new.number and _way(each) == _way(new):
+                    self._violated(f"{loop}/{new.item} is healed by {new.action} again")
+
+    def _heals(self, loop: str) -> list[HealRecord]:
+        return [HealRecord.parse(each) for each in self._client.hvals(self._part(loop, "heals"))]
 
     def _check_dependencies(self, loop: str, item: str) -> None:
         """Invariant: no item runs before those that it depends on.
@@ -360,6 +381,7 @@ class LoopChecker:
                 self._violated(f"{loop} still reserves something for {entry}")
             for item, record in self.items(loop).items():
                 self._check_item(loop, item, record, row["state"])
+                self._check_healed(loop, item, record, row["state"])
         for job_id in self._live_now():
             self._violated(f"{job_id} of {self.jobs.get(job_id)} still has a slot")
 
@@ -381,6 +403,17 @@ class LoopChecker:
         runs = sum(found == (loop, item) for found in self.jobs.values())
         if runs != record.runs and not self.checker.world.restarts:
             self._violated(f"{loop}/{item} had {record.runs} runs, but {runs} jobs")
+
+    def _check_healed(self, loop: str, item: str, record: ItemRecord, state: str) -> None:
+        """Invariant: what may be healed is, and every healing has its outcome."""
+        heals = [each for each in self._heals(loop) if each.item == item]
+        pending = [each.action for each in heals if each.outcome == "pending"]
+        if record.state in _DONE and pending and state in PLANNED:
+            self._violated(f"{loop}/{item} is {record.state}, but {pending} has no outcome")
+        may_heal = "change_strategy" in self._config(loop).get("auto_heal", ())
+        failed = record.state == "failed" and record.reason in ("max_attempts", "repeated_failure")
+        if may_heal and failed and state in PLANNED and not heals:
+            self._violated(f"{loop}/{item} failed, and nothing was done about it")
 
     def check(self) -> None:
         """Check the loops of a run that has been drained."""

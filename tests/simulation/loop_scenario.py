@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from mulligan.policies.loops.commands import Verb
@@ -180,8 +180,37 @@ def generate_loops(
 
     ``repositories``: most of them work in one.
     """
-    if repositories:
-        return _repository_loops(chance)
+    # Without drawing from it, so that seeds which found something still do.
+    healing = random.Random(chance.getstate()[1][0])
+    parts = _repository_loops(chance) if repositories else _plain_loops(chance)
+    return {name: _with_healing(healing, part) for name, part in parts.items()}
+
+
+#: Without `split`: no simulated runner drafts an item.
+_HEALS: tuple[list[str], ...] = (
+    [],
+    ["change_strategy"],
+    ["change_strategy", "unblock", "rollback", "escalate"],
+    ["unblock", "repair_dependency_chain", "skip"],
+    ["change_strategy", "repair_dependency_chain", "escalate"],
+)
+
+
+def _with_healing(
+    chance: random.Random, part: PlannedLoop | LoopAction
+) -> PlannedLoop | LoopAction:
+    """Let half of the loops heal themselves."""
+    heals = chance.choice(_HEALS) if chance.random() < 0.6 else []
+    if not heals or isinstance(part, LoopAction):
+        return part
+    config: dict[str, Any] = {"auto_heal": tuple(heals)}
+    if "repair_dependency_chain" in heals:
+        config["on_blocked"] = "reroute"
+    loop = part.document.loop.model_copy(update=config)
+    return replace(part, document=part.document.model_copy(update={"loop": loop}))
+
+
+def _plain_loops(chance: random.Random) -> dict[str, PlannedLoop | LoopAction]:
     parts: dict[str, PlannedLoop | LoopAction] = {}
     names = _NAMES[: chance.randint(1, 3)]
     for i, name in enumerate(names):
