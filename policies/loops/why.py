@@ -9,6 +9,7 @@ from typing import Any, Literal
 from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.loops.admission import Demand, most_begun
 from mulligan.policies.loops.budget import BudgetState, Resource, SharedScope, breaches
+from mulligan.policies.loops.healing import next_step
 from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemState, LoopSnapshot
 from mulligan.policies.loops.plan import WORDS, satisfied, stuck_items, used_up
 from mulligan.policies.loops.remedy import Action, LoopRemedy
@@ -181,6 +182,7 @@ def _why_root(
         cause: Cause = "quarantine" if record.state == "quarantined" else "failure"
         ago = f"{duration(now - record.since)} ago"
         text = f"{words} ({', '.join(filter(None, (record.reason, ago)))})"
+        text += _healing_words(snapshot, item, now)
         reset = _of("reset_item", name, item)
         return Reason(cause=cause, text=text, remedy=reset, detail=job.detail)
     missing = [each for each in _waits_for(snapshot, item) if snapshot.spec(each) is None]
@@ -201,6 +203,17 @@ def _why_root(
         waits = ends or (_not_planned(fleet) if unplanned else _why_no_slot(snapshot, fleet, job))
     colon = " " if waits.text.startswith("for ") else ": "
     return replace(waits, text=f"{item} waits{colon}{waits.text}")
+
+
+def _healing_words(snapshot: LoopSnapshot, item: str, now: float) -> str:
+    """Say what the loop does about an item that gave up, if it does something."""
+    pending = [h for h in snapshot.heals if h.item == item and h.outcome == "pending"]
+    if pending and pending[-1].action == "escalate":
+        return f"; it was escalated to {pending[-1].parameter}"
+    if pending:
+        return f"; it is being healed: {pending[-1].action}"
+    step = next_step(snapshot, item, now)
+    return f"; {step.action} follows in {duration(max(0.0, step.due_at - now))}" if step else ""
 
 
 def _why_held(snapshot: LoopSnapshot, fleet: FleetState, now: float) -> Reason | None:

@@ -23,6 +23,7 @@ from mulligan.policies.loops.healing import (
 )
 from mulligan.policies.loops.loop import ItemRecord, ItemState, LoopSnapshot
 from mulligan.policies.loops.spec import HealAction
+from mulligan.policies.loops.why import FleetState, JobWaits, why_item
 
 NOW = 1000.0
 
@@ -152,6 +153,19 @@ def test_five_restarts_in_fifteen_minutes_are_a_crash_loop() -> None:
     step = next_step(loop(failed("worker_lost ×3"), *restarts), "a", NOW)
     assert step is not None
     assert (step.action, step.parameter) == ("escalate", "a person")
+
+
+def test_why_says_what_the_loop_does_about_it() -> None:
+    record = failed("worker_lost ×3")
+
+    def why(*heals: HealRecord) -> str:
+        fleet = FleetState(slots=1, live=0, live_of_loop=0)
+        return why_item(loop(record, *heals), "a", fleet, JobWaits(), NOW + 10).text
+
+    assert why() == "a failed (worker_lost ×3, 10 s ago); unblock follows in 20 s"
+    told = heal("escalate", "a person", "pending")
+    assert why(told) == "a failed (worker_lost ×3, 10 s ago); it was escalated to a person"
+    assert why(heal("split", outcome="pending")).endswith("; it is being healed: split")
 
 
 # -- what came of it -------------------------------------------------------------------------------
