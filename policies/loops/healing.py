@@ -29,7 +29,9 @@ DRAFT_LOOK = 5.0
 #: Why an item ended that another try may do without a change: something around it failed.
 _AROUND = (WORKER_LOST, "deadline", "tool_error", "setup_failed", "no_base", "its job is gone")
 #: Only a person decides about these.
-_FOR_PEOPLE = ("unsafe_request", "cancelled", "budget_", "already_done")
+_FOR_PEOPLE = ("unsafe_request", "budget_", "already_done")
+#: Somebody ended it, and knows.
+_BY_PEOPLE = "cancelled"
 #: The branch was broken before the item began.
 BROKEN_BRANCH = "guard_fails_before"
 
@@ -60,6 +62,8 @@ def stronger_runners(config: LoopConfig) -> dict[str, RunnerSpec]:
 def steps(snapshot: LoopSnapshot, item: str, now: float) -> Iterator[HealStep]:
     """Yield everything that may heal an item, in this order, also what was done already."""
     record, config = snapshot.record(item), snapshot.config
+    if record.reason.startswith(_BY_PEOPLE):
+        return
     if record.reason.startswith(_FOR_PEOPLE):
         pass
     elif record.reason.startswith(BROKEN_BRANCH):
@@ -106,7 +110,7 @@ def _other_ways(snapshot: LoopSnapshot, item: str) -> Iterator[HealStep]:
 
 
 def next_step(snapshot: LoopSnapshot, item: str, now: float) -> HealStep | None:
-    """Return the next step that the loop may take by itself; None if there is nothing to do now.
+    """Return the next step that the loop may take by itself; None if there is nothing to do.
 
     It may be due only later. While an earlier one is under way, there is none.
     """
@@ -116,7 +120,9 @@ def next_step(snapshot: LoopSnapshot, item: str, now: float) -> HealStep | None:
     if any(each.item == item and each.outcome == "pending" for each in snapshot.heals):
         return None
     allowed = snapshot.config.heals
-    return next((s for s in untried(snapshot, item, now) if s.action in allowed), None)
+    found = untried(snapshot, item, now)
+    # A person is told in any case, with an analysis.
+    return next((s for s in found if s.action in allowed or s.parameter == PERSON), None)
 
 
 def untried(snapshot: LoopSnapshot, item: str, now: float) -> Iterator[HealStep]:
@@ -142,8 +148,6 @@ def next_due(snapshot: LoopSnapshot, now: float) -> float | None:
 
 
 def _gave_up(snapshot: LoopSnapshot) -> list[ItemSpec]:
-    if not snapshot.config.heals:
-        return []
     return [each for each in snapshot.specs if snapshot.record(each.id).state in GAVE_UP]
 
 

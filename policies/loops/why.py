@@ -9,7 +9,7 @@ from typing import Any, Literal
 from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.loops.admission import Demand, most_begun
 from mulligan.policies.loops.budget import BudgetState, Resource, SharedScope, breaches
-from mulligan.policies.loops.healing import next_step
+from mulligan.policies.loops.healing import PERSON, next_step
 from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemState, LoopSnapshot
 from mulligan.policies.loops.plan import WORDS, satisfied, stuck_items, used_up
 from mulligan.policies.loops.remedy import Action, LoopRemedy
@@ -208,12 +208,13 @@ def _why_root(
 def _healing_words(snapshot: LoopSnapshot, item: str, now: float) -> str:
     """Say what the loop does about an item that gave up, if it does something."""
     pending = [h for h in snapshot.heals if h.item == item and h.outcome == "pending"]
-    if pending and pending[-1].action == "escalate":
-        return f"; it was escalated to {pending[-1].parameter}"
     if pending:
-        return f"; it is being healed: {pending[-1].action}"
+        action = pending[-1].action
+        return "" if action == "escalate" else f"; it is being healed: {action}"
     step = next_step(snapshot, item, now)
-    return f"; {step.action} follows in {duration(max(0.0, step.due_at - now))}" if step else ""
+    if step is None or step.parameter == PERSON:
+        return ""
+    return f"; {step.action} follows in {duration(max(0.0, step.due_at - now))}"
 
 
 def _why_held(snapshot: LoopSnapshot, fleet: FleetState, now: float) -> Reason | None:

@@ -47,8 +47,11 @@ def test_an_item_is_analysed_and_healed(
     assert (made["action"], made["outcome"], made["test"]) == ("change_strategy", "pending", "one")
     work_on_loop(context)
     work_on_loop(context)
-    (listed,) = get_json(client, "/api/loops/alpha/heals")["heals"]
-    assert listed["outcome"] == "failed"
+    listed = get_json(client, "/api/loops/alpha/heals")["heals"]
+    assert [(each["action"], each["outcome"]) for each in listed] == [
+        ("change_strategy", "failed"),
+        ("escalate", "failed"),
+    ]
     # the same again is not the next step
     again = post_json(client, "/api/loops/alpha/heal")["heals"]
     assert [each["action"] for each in again] == ["split"]
@@ -79,7 +82,7 @@ def test_what_cannot_be_done_is_refused(
     answer = client.post(f"/api/loops/alpha/{path}", json=fields)
     assert answer.status_code == status
     assert message in answer.text
-    assert get_json(client, "/api/loops/alpha/heals") == {"heals": []}
+    assert len(get_json(client, "/api/loops/alpha/heals")["heals"]) == 1
 
 
 def test_quotations_need_the_right_to_read_texts(
@@ -91,7 +94,7 @@ def test_quotations_need_the_right_to_read_texts(
     for path in ("heals", "tests/one/analysis", "log"):
         text = blind.get(f"/api/loops/alpha/{path}").text
         assert SECRET not in text, path
-    (row,) = get_json(blind, "/api/loops/alpha/heals")["heals"]
+    row, _ = get_json(blind, "/api/loops/alpha/heals")["heals"]
     assert (row["action"], row["reason"], row["advice"]) == ("change_strategy", None, None)
 
 

@@ -79,7 +79,7 @@ def test_an_item_that_failed_runs_again_in_another_way(fleet: CodingLoop, reposi
 def test_without_auto_heal_the_item_waits_for_a_person(fleet: CodingLoop) -> None:
     states = fleet.run_all(item("A"), item("B", "A"), code=NEEDS_ADVICE)
     assert states == {"A": "failed", "B": "blocked"}
-    assert heals(fleet) == []
+    assert heals(fleet) == [("A", "escalate", "a person", "pending")]
     assert open_escalations(fleet) == 1
 
 

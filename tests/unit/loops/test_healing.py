@@ -84,7 +84,7 @@ RESTARTS = [("unblock", f"after {seconds} s") for seconds in (30, 60, 120, 240, 
         ("deadline", [*RESTARTS, WAYS[-1]]),
         ("unsafe_request", WAYS[-1:]),
         ("budget_tokens", WAYS[-1:]),
-        ("cancelled", WAYS[-1:]),
+        ("cancelled", []),  # by somebody who knows
         ("guard_fails_before", WAYS[-1:]),  # nothing to roll back without a repository
     ],
 )
@@ -98,9 +98,11 @@ def test_stronger_runners_come_before_the_split() -> None:
 
 
 def test_only_what_the_loop_allows_is_done() -> None:
-    assert ladder(failed(), auto_heal=False) == []
-    assert ladder(failed(), auto_heal=["split"]) == [WAYS[1]]
-    assert ladder(failed(), auto_heal=["skip", "escalate"]) == [("skip", "left out"), WAYS[-1]]
+    assert ladder(failed(), auto_heal=False) == [WAYS[-1]]
+    assert ladder(failed(), auto_heal=["split"]) == WAYS[1:]
+    assert ladder(failed(), auto_heal=["skip"]) == [("skip", "left out"), WAYS[-1]]
+    stronger = ladder(failed(), auto_heal=["split"], escalate_to=["strong"])
+    assert stronger == WAYS[1:]
 
 
 def test_dependents_are_rerouted_when_nothing_else_helps() -> None:
@@ -164,7 +166,7 @@ def test_why_says_what_the_loop_does_about_it() -> None:
 
     assert why() == "a failed (worker_lost ×3, 10 s ago); unblock follows in 20 s"
     told = heal("escalate", "a person", "pending")
-    assert why(told) == "a failed (worker_lost ×3, 10 s ago); it was escalated to a person"
+    assert why(told) == "a failed (worker_lost ×3, 10 s ago)"
     assert why(heal("split", outcome="pending")).endswith("; it is being healed: split")
 
 
