@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import selectors
+import threading
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import IO
@@ -76,14 +77,14 @@ def pump(
     selector: selectors.BaseSelector,
     streams: Mapping[int, CappedOutput],
     stdin: IO[bytes],
-    data: bytes,
+    source: OpenInput,
     deadline: float,
     has_exited: Callable[[], bool],
 ) -> bool:
     """Feed stdin and read all streams until the program ends; return False at the deadline."""
     for fd in streams:
         selector.register(fd, selectors.EVENT_READ)
-    pending = _Input(stdin, data, selector)
+    pending = _Input(stdin, source, selector)
     while not has_exited():
         remaining = deadline - monotonic()
         if remaining <= 0:
@@ -102,6 +103,7 @@ def _step(
     timeout: float,
 ) -> bool:
     """Do one round of input and output; return False if there was none."""
+    pending.refill()
     ready = selector.select(timeout)
     for key, _ in ready:
         if key.fd in streams:
@@ -124,17 +126,55 @@ def _drain(
             return
 
 
+class OpenInput:
+    """What a program reads from stdin. Any thread may add to it until it is closed."""
+
+    def __init__(self, data: bytes = b"", *, closed: bool = False) -> None:
+        self._parts = [data] if data else []
+        self._closed = closed
+        self._lock = threading.Lock()
+
+    def write(self, data: bytes) -> bool:
+        """Add data; return False if it is closed."""
+        with self._lock:
+            if not self._closed:
+                self._parts.append(data)
+            return not self._closed
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+
+    def take(self) -> tuple[bytes, bool]:
+        """Return what was added since the last time, and whether nothing more will be."""
+        with self._lock:
+            data, self._parts = b"".join(self._parts), []
+            return data, self._closed
+
+
 class _Input:
     """The rest of the program's stdin."""
 
-    def __init__(self, stream: IO[bytes], data: bytes, selector: selectors.BaseSelector) -> None:
-        self._stream, self._selector = stream, selector
-        self._data = memoryview(data)
+    def __init__(
+        self, stream: IO[bytes], source: OpenInput, selector: selectors.BaseSelector
+    ) -> None:
+        self._stream, self._source, self._selector = stream, source, selector
+        self._data = memoryview(b"")
+        self._is_last = False
         os.set_blocking(stream.fileno(), False)
-        if data:
-            selector.register(stream, selectors.EVENT_WRITE)
-        else:
-            stream.close()
+        self.refill()
+
+    def refill(self) -> None:
+        """Go on with what was added meanwhile."""
+        if self._stream.closed or self._is_last:
+            return
+        added, self._is_last = self._source.take()
+        if added:
+            if not self._data:
+                self._selector.register(self._stream, selectors.EVENT_WRITE)
+            self._data = memoryview(bytes(self._data) + added)
+        elif self._is_last and not self._data:
+            self.close()
 
     def feed(self) -> None:
         """Write as much as fits; a program that does not read its input is not an error."""
@@ -146,8 +186,10 @@ class _Input:
             self.close()
             return
         self._data = self._data[written:]
-        if not self._data:
+        if not self._data and self._is_last:
             self.close()
+        elif not self._data:
+            self._selector.unregister(self._stream)
 
     def close(self) -> None:
         if self._stream.closed:

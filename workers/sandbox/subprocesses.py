@@ -14,8 +14,7 @@ import selectors
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -23,6 +22,7 @@ from time import monotonic
 from mulligan.tasks.ports.cancellation import current
 from mulligan.tasks.ports.errors import VerifierError
 from mulligan.workers.sandbox.confinement import Confinement
+from mulligan.workers.sandbox.end_launcher import COOKIE, has_exited, kill_all, wake
 from mulligan.workers.sandbox.hidden_process import hide_process
 from mulligan.workers.sandbox.isolation import Isolation, find_isolation
 from mulligan.workers.sandbox.life_pipe import LifePipe
@@ -35,7 +35,7 @@ from mulligan.workers.sandbox.programs import (
     find_program,
     require_interpreter,
 )
-from mulligan.workers.sandbox.streams import CappedOutput, OutputListener, pump
+from mulligan.workers.sandbox.streams import CappedOutput, OpenInput, OutputListener, pump
 from mulligan.workers.sandbox.surroundings import (
     LAUNCHER,
     PROGRAM_USER,
@@ -48,11 +48,6 @@ from mulligan.workers.sandbox.surroundings import (
 _LAUNCHER = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from launcher.supervise import main; main()"
 )
-#: Every descendant inherits this variable, so that those outside the process group are found, too.
-_COOKIE = "MULLIGAN_RUN"
-#: Longer than the launcher tries to kill processes, and shorter than what a deadline may be
-#: exceeded by.
-_LAUNCHER_SECONDS = 4.0
 #: For a first start on a busy computer.
 _TRY_SECONDS = 30.0
 _TOO_LONG = (
@@ -60,6 +55,15 @@ _TOO_LONG = (
     " or too long"
 )
 _ALLOWED = ("PATH", "LANG", "LANGUAGE", "TZ")
+
+
+#: Gets the process of a launcher, and what ends its program at once, while it runs.
+ProgramWatch = Callable[[int, Callable[[], None]], contextlib.AbstractContextManager[None]]
+
+
+def unwatched(_launcher: int, _end: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+    """Watch nothing."""
+    return contextlib.nullcontext()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +116,13 @@ def run(
     timeout: float,
     env: Mapping[str, str],
     limits: Limits,
-    stdin: str | bytes | None = None,
+    stdin: str | bytes | OpenInput | None = None,
     max_output_bytes: int | None = None,
     pass_fds: Sequence[int] = (),
     read: Sequence[Path] = (),
     on_output: OutputListener | None = None,
+    on_stderr: OutputListener | None = None,
+    watch: ProgramWatch = unwatched,
 ) -> Completed:
     """Run argv without a shell, and kill everything it started before returning.
 
@@ -124,7 +130,8 @@ def run(
     programs, this Python, ``read``, its own file and those that the arguments name by their full
     path. When it ends, at the deadline, or when this process is killed or frozen, its launcher
     kills it and every descendant. ``on_output`` gets what it prints to stdout as it arrives. While
-    that works, the program goes on, but nothing else is read and no deadline ends it. Raise
+    that works, the program goes on, but nothing else is read and no deadline ends it. ``watch`` is
+    given the launcher's process and a function that ends the program at once. Raise
     ProgramMissing if it cannot be started, NotConfined if it cannot be confined, and CallCancelled
     if nobody wants its result any more.
     """
@@ -136,14 +143,14 @@ def run(
     isolation = isolation_of(limits.confinement)
     around = _surroundings(argv, isolation, cwd, env, limits, read)
     cap = max_output_bytes if max_output_bytes is not None else limits.output_bytes
-    outputs = _Outputs(cap, on_output)
+    talk = _Talk(stdin, cap, on_output, on_stderr, watch)
     network = open_network(limits.confinement, isolation.kind)
     if network is None:
-        return _run(argv, isolation, around, timeout, stdin, outputs, pass_fds)
+        return _run(argv, isolation, around, timeout, talk, pass_fds)
     with network.open():
         around = replace(around, hosts=network.hosts)
         inside = (*pass_fds, network.descriptor)
-        return _run(network.argv(argv), isolation, around, timeout, stdin, outputs, inside)
+        return _run(network.argv(argv), isolation, around, timeout, talk, inside)
 
 
 def _surroundings(
@@ -193,8 +200,8 @@ def _try(isolation: Isolation) -> str:
         around = Surroundings(cwd=work, env=env, limits=limits)
         argv = [sys.executable, "-I", "-S", "-c", "open('written', 'x'); print('confined')"]
         try:
-            outputs = _Outputs(limits.output_bytes)
-            done = _run(argv, isolation, around, _TRY_SECONDS, None, outputs, ())
+            talk = _Talk(None, limits.output_bytes)
+            done = _run(argv, isolation, around, _TRY_SECONDS, talk, ())
         except VerifierError as error:
             return str(error)
     if done.stdout == "confined\n":
@@ -204,13 +211,23 @@ def _try(isolation: Isolation) -> str:
     return (done.stderr.strip() or f"exit code {done.exit_code}").splitlines()[-1]
 
 
-class _Outputs:
-    """What a program prints, and what its launcher reports."""
+class _Talk:
+    """What a program reads and prints, what its launcher reports, and who watches it."""
 
-    def __init__(self, cap: int, on_output: OutputListener | None = None) -> None:
+    def __init__(
+        self,
+        stdin: str | bytes | OpenInput | None,
+        cap: int,
+        on_output: OutputListener | None = None,
+        on_stderr: OutputListener | None = None,
+        watch: ProgramWatch = unwatched,
+    ) -> None:
+        data = stdin.encode("utf-8", "replace") if isinstance(stdin, str) else stdin or b""
+        self.stdin = data if isinstance(data, OpenInput) else OpenInput(data, closed=True)
         self.stdout = CappedOutput(cap, on_output)
-        self.stderr = CappedOutput(cap)
+        self.stderr = CappedOutput(cap, on_stderr)
         self.launcher = CappedOutput(1024)
+        self.watch = watch
 
 
 def _run(
@@ -218,21 +235,25 @@ def _run(
     isolation: Isolation,
     around: Surroundings,
     timeout: float,
-    stdin: str | bytes | None,
-    outputs: _Outputs,
+    talk: _Talk,
     pass_fds: Sequence[int],
 ) -> Completed:
     # In a process namespace nothing outlives its first process, and there is nothing to find.
     cookie = None if isolation.kind == "bubblewrap" else secrets.token_hex(16)
     started = monotonic()
     with _started(argv, isolation, around, cookie, pass_fds) as (process, pipes):
+
+        def end() -> None:
+            pipes.life.close()
+            wake(process)
+
         try:
-            with current().stopping(pipes.life.close):
-                timed_out = _watch(process, pipes.error, stdin, started + timeout, outputs)
+            with current().stopping(end), talk.watch(process.pid, end):
+                timed_out = _exchange(process, pipes.error, talk, started + timeout)
         finally:
             pipes.life.close()
-            _kill_all(process, cookie)
-    said = outputs.launcher.text
+            kill_all(process, cookie)
+    said = talk.launcher.text
     before, _, exceeded = said.partition("limit:")
     if said and not exceeded:
         raise ProgramMissing(f"{argv[0]}: cannot be started: {said}")
@@ -248,9 +269,8 @@ def _run(
         exit_code=code if code >= 0 else None,
         signal=-code if code < 0 else None,
         timed_out=timed_out,
-        stdout=outputs.stdout.text,
-        stderr=outputs.stderr.text
-        + (f"\nerror: stopped because it {exceeded}\n" if exceeded else ""),
+        stdout=talk.stdout.text,
+        stderr=talk.stderr.text + (f"\nerror: stopped because it {exceeded}\n" if exceeded else ""),
         elapsed=monotonic() - started,
         abandoned=abandoned,
         layers=isolation.layers,
@@ -305,7 +325,7 @@ def _started(
             process = subprocess.Popen(
                 [*launcher, "--", *argv],
                 cwd=around.cwd,
-                env={**around.env, **({_COOKIE: cookie} if cookie else {})},
+                env={**around.env, **({COOKIE: cookie} if cookie else {})},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -328,64 +348,22 @@ def _started(
         pipes.close()
 
 
-def _watch(
-    process: subprocess.Popen[bytes],
-    error_fd: int,
-    stdin: str | bytes | None,
-    deadline: float,
-    outputs: _Outputs,
+def _exchange(
+    process: subprocess.Popen[bytes], error_fd: int, talk: _Talk, deadline: float
 ) -> bool:
     """Read until the program ends or the deadline passes; return whether it did."""
     assert process.stdin is not None  # noqa: S101 - tells mypy what PIPE means
     assert process.stdout is not None  # noqa: S101
     assert process.stderr is not None  # noqa: S101
-    data = stdin.encode("utf-8", "replace") if isinstance(stdin, str) else stdin or b""
     with selectors.DefaultSelector() as selector:
         streams = {
-            process.stdout.fileno(): outputs.stdout,
-            process.stderr.fileno(): outputs.stderr,
-            error_fd: outputs.launcher,
+            process.stdout.fileno(): talk.stdout,
+            process.stderr.fileno(): talk.stderr,
+            error_fd: talk.launcher,
         }
         return not pump(
-            selector, streams, process.stdin, data, deadline, lambda: has_exited(process.pid)
+            selector, streams, process.stdin, talk.stdin, deadline, lambda: has_exited(process.pid)
         )
-
-
-def has_exited(pid: int) -> bool:
-    """Return whether a child has ended, without reaping it: its group id stays reserved."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _kill_all(process: subprocess.Popen[bytes], cookie: str | None) -> None:
-    """Wait for the launcher to kill the program, and kill what a killed launcher left.
-
-    A launcher that needs longer goes on without anybody waiting for it.
-    """
-    try:
-        code = process.wait(_LAUNCHER_SECONDS)
-    except subprocess.TimeoutExpired:
-        threading.Thread(target=process.wait, name="sandbox launcher", daemon=True).start()
-        return
-    if cookie is None or code != -signal.SIGKILL:
-        return
-    # Repeated because a process may fork between being listed and being killed.
-    for _ in range(20):
-        escaped = _with_cookie(f"{_COOKIE}={cookie}".encode())
-        if not escaped:
-            return
-        for pid in escaped:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _with_cookie(cookie: bytes) -> list[int]:
-    """Return the processes that inherited the cookie; none where there is no /proc."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if cookie in entry.read_bytes().split(b"\0"):
-                found.append(int(entry.parent.name))
-    return found
 
 
 def signal_name(number: int) -> str:
