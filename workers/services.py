@@ -169,6 +169,7 @@ def build_services(
         blobs=blobs,
         confinement=limits.confinement,
         heartbeat_seconds=limits.heartbeat_seconds,
+        stuck=settings.stuck_rules,
     )
     ledger.limit_providers(runners.ceilings)
     verifiers = VerifierRegistry(limits=limits, models=ContractModels(settings.model_modules))

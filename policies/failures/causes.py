@@ -204,7 +204,8 @@ def cause_of(kind: Kind, findings: Sequence[Finding], evidence: Mapping[str, Jso
         case Kind.TEST_FAILED:
             return _run_cause(findings, evidence)
         case Kind.COMMAND_FAILED:
-            return "timeout" if code == "timeout" else _command_cause(evidence)
+            known = "timeout" if code == "timeout" else text_or_none(evidence.get("class"))
+            return known or _command_cause(evidence)
     return code or text_or_none(evidence.get("cause")) or text_or_none(evidence.get("class"))
 
 

@@ -267,6 +267,8 @@ def _command_parts(facts: _Facts) -> Parts:
     # Where a timeout cuts the output is random and not part of the failure.
     lines = [] if outcome == "timeout" else _last_lines(tail, facts)
     parts: Parts = {"argv": _argv(facts), "outcome": outcome, "output": lines}
+    if facts.text("class"):  # such as the rule by which an agent was stuck
+        parts["class"] = facts.text("class")
     if outcome == "timeout":
         parts["errors"] = _distinct([[f.code or "", f.path or ""] for f in facts.findings])
     elif not (outcome or lines):

@@ -410,6 +410,11 @@ class Output(Value):
     #: How an agent ended that did not end well, such as ``exited with code 1``. What it did until
     #: then is verified all the same.
     ended: str | None = None
+    #: What an agent repeated, or how it hung, and what to do instead, as it follows "the last
+    #: attempt"; None unless a rule about stuck agents applied at its end.
+    stuck: str | None = None
+    #: Whether the next attempt begins anew, because this one only repeated itself.
+    start_over: bool = False
     #: What is no part of its work, such as files that are too large or that git ignores.
     not_saved: str | None = None
     #: Seconds for which the provider asked to send it nothing more. It is a fact about the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 #: What shows that an agent does something: an event of its session, bytes that it prints, a change
@@ -34,6 +34,14 @@ class Progress:
         """The newest sign of progress, and when it was seen."""
         found = max(self.at.items(), key=lambda each: each[1], default=None)
         return found
+
+    def moved(self, seconds: float) -> Progress:
+        """Return it with all times so many seconds later."""
+        return replace(self, at={name: each + seconds for name, each in self.at.items()})
+
+    def since(self, now: float) -> Progress:
+        """Return it with times instead of the seconds before ``now``."""
+        return replace(self, at={name: now - each for name, each in self.at.items()})
 
     def as_json(self) -> str:
         fields: dict[str, Any] = {"at": {k: round(v, 3) for k, v in self.at.items()}}

@@ -142,8 +142,15 @@ class StuckFinding:
 
     rule: RuleName
     action: StuckAction
-    #: What happened, and what to do instead, as it follows "the last attempt".
+    #: What happened, as it follows "the last attempt".
     said: str
+    #: What to do instead.
+    advice: str = ""
+
+    @property
+    def told(self) -> str:
+        """What happened, and what to do instead: ``ran … 4 times. Do something else first``."""
+        return ". ".join(filter(None, (self.said, self.advice)))
 
     @property
     def ends(self) -> bool:
@@ -310,7 +317,7 @@ def finding_of(
         return None
     action = rule.then if rule.then and amount > first else rule.action
     said = rule.said.format(count=f"{amount:g}", time=duration(amount), what=what)
-    return StuckFinding(rule=name, action=action, said=". ".join(filter(None, (said, rule.advice))))
+    return StuckFinding(rule=name, action=action, said=said, advice=rule.advice)
 
 
 def _worst(found: Sequence[StuckFinding]) -> StuckFinding | None:

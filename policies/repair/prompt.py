@@ -71,6 +71,7 @@ def build_corrected_prompt(
     in_directory: bool = False,
     goes_on: bool = False,
     ended: str | None = None,
+    stuck: str | None = None,
     tried: str | None = None,
 ) -> str:
     """Build the prompt of the next attempt from the task and the last attempt's errors.
@@ -78,10 +79,11 @@ def build_corrected_prompt(
     ``failure``: that of an attempt without results, which raised an exception.
     ``becomes_file``: the answer is the content of a file. ``truncated``: the last one was cut off.
     ``in_directory``: the next attempt changes files, and its answer is only a remark. ``goes_on``:
-    they have the changes of an earlier attempt. ``ended``: how the last one broke off.
-    ``constrained``: the next answer can only be one that fits the contract, so that the prompt
-    has no word about its form. ``fresh``: start over, without anything of the last answer. Only in
-    a repository, say what was found and what was ``tried``: a technique, empty for none.
+    they have the changes of an earlier attempt. ``ended``: how the last one broke off. ``stuck``:
+    what it repeated, and what to do instead. ``constrained``: the next answer can only be one that
+    fits the contract, so that the prompt has no word about its form. ``fresh``: start over, without
+    anything of the last answer. Only in a repository, say what was found and what was ``tried``: a
+    technique, empty for none.
     """
     bare = fresh or constrained or in_directory or not instruction.show_last_answer
     shown = last_answer if not bare and (last_answer or "").strip() else None
@@ -104,7 +106,7 @@ def build_corrected_prompt(
         task_text.strip(),
         "" if constrained else _contract(contract),
         f"{wording.LAST_ANSWER}\n{fenced(_shortened(shown))}" if shown else "",
-        " ".join(_so_far(None if fresh else ended, goes_on)),
+        " ".join(_so_far(None if fresh else ended, stuck, goes_on)),
         _other_way(corrections, tried, in_directory) if fresh and tried is not None else "",
         *([] if fresh else _outputs(records, lines, in_directory)),
         _listed(wording.KEEP, [f"- {item}" for item in _kept(results, contract, shown)]),
@@ -114,9 +116,11 @@ def build_corrected_prompt(
     return "\n\n".join(part for part in parts if part)
 
 
-def _so_far(ended: str | None, goes_on: bool) -> Iterator[str]:
+def _so_far(ended: str | None, stuck: str | None, goes_on: bool) -> Iterator[str]:
     """Say how the last session ended, if not by itself, and what is left of it."""
-    if ended:
+    if stuck:
+        yield wording.STUCK.format(stuck=one_line(stuck, MAX_ERROR).rstrip(" .:"))
+    elif ended:
         yield wording.BROKE_OFF.format(ended=one_line(without_advice(ended)).rstrip(" .:"))
     if goes_on:
         yield wording.GOES_ON

@@ -144,6 +144,14 @@ _RUNNERS: dict[str, Recipe] = {
         "Leave out files that do not belong to the task.",
         "leaving out files that do not belong to the task",
     ),
+    # What it repeated has a sentence of its own in the prompt.
+    "stuck": Recipe(
+        "do_something_else",
+        "",
+        "Do the task as it is written.",
+        "Do something else first.",
+        "doing something else first",
+    ),
     "exit": Recipe(
         "do_again",
         "The last attempt broke off[: {message}| with {actual}| by {expected}].",
@@ -406,7 +414,7 @@ def recipe_for(
     ``of_runner``: a program failed that is the runner itself.
     """
     if of_runner:
-        return _RUNNERS.get(cause or "", _RUNNERS["exit"])
+        return _RUNNERS.get((cause or "").partition(".")[0], _RUNNERS["exit"])
     if cause == "truncated":
         constrained = kind in (Kind.JSON_INVALID, Kind.SCHEMA_INVALID)
         return TRUNCATED._replace(constrained=constrained)

@@ -119,16 +119,19 @@ class RetryPolicy(PolicySpec):
         score: float | None = None,
         exempt: bool = False,
         exhausted: str | None = None,
+        start_over: bool = False,
     ) -> Decision:
         """Decide what follows a failed attempt: the first row of the decision table that fits.
 
         ``memory`` does not include this failure. ``exhausted`` names the budget or guardrail that
-        is used up; an exempt task type has no mandatory retry.
+        is used up; an exempt task type has no mandatory retry. ``start_over``: the attempt only
+        repeated itself, so that every retry changes the strategy.
         """
+        retry = ChangeStrategy if start_over else Retry
         mandatory = None
         if owes_immediate_retry(mode, score, exempt=exempt):
             reason = f"score {score_in_full(score)} is below {PASSING_SCORE:g}"
-            mandatory = Retry(reason=reason, mode="immediate_retry")
+            mandatory = retry(reason=reason, mode="immediate_retry")
         if self._ends(record):
             return Escalate(reason=record.kind.value)
         if exhausted is not None:
@@ -143,7 +146,7 @@ class RetryPolicy(PolicySpec):
             return mandatory
         if memory.count(record.classification_signature):
             return ChangeStrategy(reason=f"{record.kind} again")
-        return Retry(reason=record.kind.value)
+        return retry(reason=record.kind.value)
 
     def _ends(self, record: FailureRecord) -> bool:
         """Whether a failure of this kind is never retried. A guess from words is not enough."""

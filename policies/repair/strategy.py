@@ -81,6 +81,7 @@ def plan_next(
         in_directory=in_directory,
         goes_on=goes_on,
         ended=output.ended if output is not None else None,
+        stuck=_stuck(verdict, output),
         tried=plan.technique or "" if job.merges else None,
     )
     return AttemptPlan(
@@ -96,6 +97,14 @@ def plan_next(
         kept_score=kept_score,
         conflicts=plan.conflicts + (verdict.failure.cause == MERGE_CONFLICT),
     )
+
+
+def _stuck(verdict: Verdict, output: Output | None) -> str | None:
+    """Return what a stuck agent repeated, whether or not it left an answer."""
+    if output is not None:
+        return output.stuck
+    said = verdict.failure.evidence.get("stuck") if verdict.failure is not None else None
+    return said if isinstance(said, str) else None
 
 
 def _works_in_directory(job: Job) -> bool:

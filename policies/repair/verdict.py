@@ -63,8 +63,12 @@ def judge(
     truncated: bool = False,
     exempt: bool = False,
     exhausted: str | None = None,
+    start_over: bool = False,
 ) -> Verdict:
-    """Judge an answer by the results of all its verifiers, in the job's order."""
+    """Judge an answer by the results of all its verifiers, in the job's order.
+
+    ``start_over``: the agent that left it only repeated itself.
+    """
     total = scoring.score(job.verifiers, results)
     found = Verdict(results=tuple(results), score=total, coercions=scoring.coercions(results))
     if total is None:
@@ -73,7 +77,14 @@ def judge(
         return replace(found, success=True)
     failures = _classify(job, plan, results, total, truncated)
     decision = _decide(
-        job, plan, failures[0], memory, score=total, exempt=exempt, exhausted=exhausted
+        job,
+        plan,
+        failures[0],
+        memory,
+        score=total,
+        exempt=exempt,
+        exhausted=exhausted,
+        start_over=start_over,
     )
     return _failed(found, failures, decision)
 
@@ -99,7 +110,8 @@ def judge_error(
             signatures=(record.classification_signature,),
             decision=Escalate(reason=record.kind.value),
         )
-    decision = _decide(job, plan, record, memory, exhausted=exhausted)
+    start_over = record.evidence.get("start_over") is True
+    decision = _decide(job, plan, record, memory, exhausted=exhausted, start_over=start_over)
     return _failed(Verdict(), (record,), decision)
 
 
@@ -136,11 +148,18 @@ def _decide(
     score: float | None = None,
     exempt: bool = False,
     exhausted: str | None = None,
+    start_over: bool = False,
 ) -> Decision:
     free = min(plan.conflicts + (failure.cause == MERGE_CONFLICT), FREE_CONFLICTS)
     policy = RetryPolicy.from_spec(job.policy, attempts_before_requeue=plan.since + free)
     return policy.decide(
-        failure, memory, mode=plan.mode, score=score, exempt=exempt, exhausted=exhausted
+        failure,
+        memory,
+        mode=plan.mode,
+        score=score,
+        exempt=exempt,
+        exhausted=exhausted,
+        start_over=start_over,
     )
 
 

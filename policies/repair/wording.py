@@ -7,6 +7,8 @@ LAST_ANSWER = "This is your last answer. It is not correct yet:"
 GOES_ON = "The directory has your earlier changes. Go on with them."
 #: Of an agent whose work was verified although it did not end well.
 BROKE_OFF = "Your last session broke off: {ended}."
+#: Of one that was stuck: what it repeated, and what to do instead.
+STUCK = "The last attempt {stuck}."
 #: For another strategy in a repository, where the work of earlier attempts is not shown.
 OTHER_WAY = "Earlier attempts did not pass. {fact}{tried} Do it in another way."
 TRIED = " They tried this: {techniques}."

@@ -124,7 +124,7 @@ def _run(
 
         try:
             request = request_of(claim, runner, prompt=claim.plan.prompt, price=price)
-            request = replace(request, meter=meter, may_ask=may_ask)
+            request = replace(request, meter=meter, progress=held.progress, may_ask=may_ask)
             output = context.answer(runner.runner, request)
         except TransportFault as fault:
             return requeue_fault(context, claim, fault)

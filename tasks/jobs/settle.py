@@ -64,6 +64,7 @@ def settle_answer(
         truncated=output.truncated,
         exempt=context.is_exempt(claim.job),
         exhausted=_exhausted(context, claim, output) or _guarded(context, claim, output, results),
+        start_over=output.start_over,
     )
     return _record(context, claim, verdict, output, asked_with)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from mulligan.policies.loops.budget import Resource
+from mulligan.policies.loops.progress import Progress
 
 
 class HeldLease(Protocol):
@@ -20,6 +21,12 @@ class HeldLease(Protocol):
     def meter(self, used: Mapping[Resource, float]) -> None:
         """Note what the attempt has used so far. The next renewal tells the ledger."""
 
+    def progress(self, progress: Progress | None) -> None:
+        """Note how the attempt goes, with the seconds since each sign of progress.
+
+        The next renewal tells the ledger.
+        """
+
 
 class UnwatchedLease:
     """A lease that nobody renews, for tests and short steps."""
@@ -28,4 +35,7 @@ class UnwatchedLease:
         return True
 
     def meter(self, used: Mapping[Resource, float]) -> None:
+        pass
+
+    def progress(self, progress: Progress | None) -> None:
         pass

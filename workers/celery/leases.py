@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mulligan.policies.loops.budget import Resource
+from mulligan.policies.loops.progress import Progress
 from mulligan.tasks.ports.cancellation import Cancellation, cancelled_by
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.errors import LedgerUnavailable
@@ -49,6 +50,19 @@ class _Holding:
     #: By the clock that also runs while the computer sleeps.
     sure_until: float
     cancellation: Cancellation = field(default_factory=Cancellation)
+    #: How its attempt goes, and when that was said, by the monotonic clock.
+    shown: tuple[Progress, float] | None = None
+
+    def progress(self, progress: Progress | None) -> None:
+        now = self.keeper.clock.monotonic()
+        self.shown = None if progress is None else (progress, now)
+
+    def renewed(self, now: float) -> Lease:
+        """Return the lease as it is renewed now."""
+        if self.shown is None:
+            return self.lease
+        progress, at = self.shown
+        return replace(self.lease, progress=progress.moved(now - at))
 
     def meter(self, used: Mapping[Resource, float]) -> None:
         self.lease = replace(self.lease, metered={**self.lease.metered, **used})
@@ -77,7 +91,7 @@ class LeaseKeeper:
         self._lease_seconds = 3 * interval
         self._on_stuck = on_stuck
         self._stuck_after = stuck_after
-        self._clock = clock
+        self.clock = clock
         self._start_thread = start_thread
         self._waited = waited
         self._held: dict[Entry, _Holding] = {}
@@ -109,12 +123,12 @@ class LeaseKeeper:
                     del self._held[lease.entry]
 
     def _new_holding(self, lease: Lease, deadline: float) -> _Holding:
-        thread = self._clock.thread()
-        sent_at = self._clock.boottime() if lease.sent_at is None else lease.sent_at
+        thread = self.clock.thread()
+        sent_at = self.clock.boottime() if lease.sent_at is None else lease.sent_at
         return _Holding(
             lease=lease,
             keeper=self,
-            deadline=self._clock.monotonic() + deadline,
+            deadline=self.clock.monotonic() + deadline,
             thread=thread,
             waited_before=self._waited(thread),
             sure_until=sent_at + self._lease_seconds,
@@ -127,13 +141,13 @@ class LeaseKeeper:
         """
         if holding.cancellation.cancelled:
             return False
-        if self._clock.boottime() < holding.sure_until - 2 * self._interval:
+        if self.clock.boottime() < holding.sure_until - 2 * self._interval:
             return True
         try:
             self._renew([holding])
             # The process may sleep again before it hears the answer.
             while (
-                not holding.cancellation.cancelled and self._clock.boottime() >= holding.sure_until
+                not holding.cancellation.cancelled and self.clock.boottime() >= holding.sure_until
             ):
                 self._renew([holding])
         except LedgerUnavailable as error:
@@ -163,7 +177,7 @@ class LeaseKeeper:
         self._stopped.set()
 
     def _run(self) -> None:
-        while not self._clock.wait(self._stopped, self._interval):
+        while not self.clock.wait(self._stopped, self._interval):
             try:
                 self.renew()
             except LedgerUnavailable as error:
@@ -174,7 +188,7 @@ class LeaseKeeper:
 
     def renew(self) -> None:
         """Renew the leases within their deadlines; replace the process if a slot is stuck."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         with self._lock:
             held = list(self._held.values())
         left = {holding: self._deadline(holding) - now for holding in held}
@@ -189,8 +203,9 @@ class LeaseKeeper:
         return holding.deadline + self._waited(holding.thread) - holding.waited_before
 
     def _renew(self, holdings: Sequence[_Holding]) -> None:
-        sent_at = self._clock.boottime()
-        lost = self._ledger.renew([holding.lease for holding in holdings])
+        sent_at = self.clock.boottime()
+        now = self.clock.monotonic()
+        lost = self._ledger.renew([holding.renewed(now) for holding in holdings])
         for holding in holdings:
             if holding.lease.entry not in lost:
                 holding.sure_until = sent_at + self._lease_seconds

@@ -110,6 +110,8 @@ class RedisLedger(
             renewed = {"entry": str(lease.entry), "token": lease.token}
             if lease.metered:
                 renewed["metered"] = amounts(lease.metered)
+            if lease.progress is not None:
+                renewed["progress"] = lease.progress.as_json()
             by_prefix.setdefault(self._prefix(lease.entry.job_id), []).append(renewed)
         terms = {"lease_ms": self._settings.lease * 1000}
         requests = [(prefix, {**terms, "leases": batch}) for prefix, batch in by_prefix.items()]

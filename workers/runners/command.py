@@ -12,13 +12,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, Field
+from typing import Any
 
 from mulligan.policies.failures.command_output import first_error
-from mulligan.policies.jobs.job import Message, Output, Seconds
-from mulligan.policies.value import Json, Value
+from mulligan.policies.jobs.job import Message, Output
+from mulligan.policies.loops.stuck import RULES, Rule, RuleName, StuckFinding
+from mulligan.policies.value import Json
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import (
     BadInput,
@@ -29,18 +28,16 @@ from mulligan.tasks.ports.errors import (
 )
 from mulligan.tasks.ports.runners import Request
 from mulligan.tasks.ports.sessions import SilentSession
+from mulligan.workers.runners.agent_session import AgentSession
+from mulligan.workers.runners.agent_watch import AgentWatch
+from mulligan.workers.runners.command_options import CommandOptions
 from mulligan.workers.runners.runner_options import RunnerDefaults, read_options
-from mulligan.workers.runners.sessions.session_formats import (
-    REFUSAL_EXIT_CODES,
-    SESSION_FORMATS,
-    FormatName,
-)
+from mulligan.workers.runners.sessions.session_formats import REFUSAL_EXIT_CODES, SESSION_FORMATS
 from mulligan.workers.runners.sessions.session_parser import SessionSummary
-from mulligan.workers.runners.sessions.session_relay import SessionRelay
-from mulligan.workers.sandbox.confinement import STRICT, Confinement, Endpoint, VisiblePath
+from mulligan.workers.sandbox.confinement import STRICT, Confinement
 from mulligan.workers.sandbox.diff import make_diff, read_diff
-from mulligan.workers.sandbox.home_files import HomeFile, copy_home_files
-from mulligan.workers.sandbox.limits import Limits, ResourceLimits
+from mulligan.workers.sandbox.home_files import copy_home_files
+from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.private import private_directory
 from mulligan.workers.sandbox.programs import ProgramMissing
 from mulligan.workers.sandbox.subprocesses import (
@@ -52,15 +49,6 @@ from mulligan.workers.sandbox.subprocesses import (
 from mulligan.workers.sandbox.worker_paths import WorkerPaths
 from mulligan.workers.sandbox.workspace import PrivateCopy, private_copy
 
-#: The workers' operator configures the agent, never a job, because it may use the machine.
-_AGENT_LIMITS = ResourceLimits(
-    cpu_seconds=None,
-    memory_bytes=None,
-    total_memory_bytes=8 << 30,
-    file_bytes=1 << 30,
-    disk_bytes=10 << 30,
-    processes=4096,
-)
 _STDERR_TAIL = 2000
 #: Characters of an error within a message.
 _LONGEST_ERROR = 300
@@ -81,49 +69,6 @@ _CONFINED = (
 )
 
 
-def _check_variable(name: str) -> str:
-    if name in ("HOME", "TMPDIR"):
-        raise ValueError(
-            f"the variable {name} is private to each program; name the files that it needs in"
-            " home_files, and directories that it may read in read"
-        )
-    if name == "PATH":
-        raise ValueError(
-            "the variable PATH is always passed on; name where programs are installed in read"
-        )
-    if name.upper().startswith("MULLIGAN_"):
-        raise ValueError(
-            f"the variable {name} is a setting of mulligan, which no program gets; use another name"
-        )
-    return name
-
-
-_Variable = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$"), AfterValidator(_check_variable)]
-
-
-class CommandOptions(Value):
-    """Options of ``kind: command``."""
-
-    #: The program and its arguments; never a shell.
-    argv: tuple[Annotated[str, Field(pattern=r"^[^\x00]*$")], ...] = Field(min_length=1)
-    timeout: Annotated[Seconds, Field(gt=0)] | None = None
-    #: Names of variables to pass on, besides PATH, the locale and a private home.
-    env: tuple[_Variable, ...] = ()
-    limits: ResourceLimits = _AGENT_LIMITS
-    #: The only places that the program may connect to, as `host:port`; none by default.
-    network: tuple[Endpoint, ...] = Field(default=(), max_length=50)
-    #: Files and directories that it may read, such as those that it is installed in.
-    read: tuple[VisiblePath, ...] = ()
-    #: Files and directories of the workers' home that are copied to its private home.
-    home_files: tuple[HomeFile, ...] = Field(default=(), max_length=50)
-    #: Whose limits and breaker count; several programs may use one account.
-    provider: Annotated[str, Field(pattern=r"^[\w][\w.:/@+-]{0,199}$")] | None = None
-    #: How it prints what it does: as plain text, or as the events of one of these agents.
-    format: FormatName = "text"
-    #: Exit codes by which the program says that its credits or its quota are used up.
-    out_of_credits_exit_codes: tuple[Annotated[int, Field(ge=1, le=255)], ...] = ()
-
-
 class CommandRunner:
     """Runs one program per answer and removes its files and processes afterwards."""
 
@@ -137,9 +82,10 @@ class CommandRunner:
         blobs: BlobStore | None = None,
         confinement: Confinement = STRICT,
         heartbeat_seconds: float | None = None,
+        stuck: Mapping[RuleName, Rule] = RULES,
     ) -> None:
-        """``heartbeat_seconds``: as in Limits."""
-        self._options = options
+        """``heartbeat_seconds``: as in Limits. ``stuck``: the rules that end an agent."""
+        self._options, self._stuck = options, stuck
         self._blobs = blobs
         self._limits = Limits(
             **options.limits.model_dump(),
@@ -161,10 +107,17 @@ class CommandRunner:
         blobs: BlobStore | None = None,
         confinement: Confinement = STRICT,
         heartbeat_seconds: float | None = None,
+        stuck: Mapping[RuleName, Rule] = RULES,
     ) -> CommandRunner:
         """Raise BadInput with every problem, except a missing program, which only a run reveals."""
         read = read_options(CommandOptions, options)
-        return cls(read, blobs=blobs, confinement=confinement, heartbeat_seconds=heartbeat_seconds)
+        return cls(
+            read,
+            blobs=blobs,
+            confinement=confinement,
+            heartbeat_seconds=heartbeat_seconds,
+            stuck=stuck,
+        )
 
     def answer(self, request: Request) -> Output:
         with private_copy(request.workspace, self._blobs) as copy:
@@ -179,37 +132,54 @@ class CommandRunner:
         ``read`` besides what its profile names. Raise as ``answer`` does.
         """
         variables, paths = self._variables(), WorkerPaths(directory)
-        with self._relay(request, variables, paths) as relay:
-            completed = self._run(request, directory, read, variables, relay)
-            relay.finish()
-            relay.note(f"{self._name} {_describe_exit(completed)}")
-        summary = relay.finish()
+        with self._session(request, directory, variables, paths) as session:
+            completed = self._run(request, directory, read, variables, session)
+            summary = session.relay.finish()
+            failed = completed.timed_out or completed.exit_code != 0 or summary.failed is not False
+            stuck = session.watch.ended if failed else None
+            session.relay.note(f"{self._name} {_describe_exit(completed, stuck)}")
         self._raise_refusal(completed, summary)
         is_plain = self._options.format == "text"
+        told = stuck or session.watch.unheard
         output = Output(
             text=_redact(completed.stdout, variables) if is_plain else summary.answer,
             usage=summary.usage,
             model=summary.model,
             elapsed_seconds=completed.elapsed,
+            stuck=told.told if told is not None else None,
+            start_over=stuck is not None and stuck.action == "change_strategy",
         )
-        if completed.timed_out or completed.exit_code != 0 or summary.failed is not False:
+        if stuck is not None:
+            raise self._stuck_error(completed, stuck, output)
+        if failed:
             stderr = paths.clean(_redact(completed.stderr, variables))
             raise self._failure(completed, summary, stderr, output)
         return output
 
     @contextmanager
-    def _relay(
-        self, request: Request, variables: Mapping[str, str], paths: WorkerPaths
-    ) -> Iterator[SessionRelay]:
-        """Pass on what the program does, however it ends."""
-        parser = SESSION_FORMATS[self._options.format](
+    def _session(
+        self, request: Request, directory: Path, variables: Mapping[str, str], paths: WorkerPaths
+    ) -> Iterator[AgentSession]:
+        """Pass on what the program does, however it ends, and watch it."""
+        options = self._options
+        parser = SESSION_FORMATS[options.format](
             redact=lambda text: _redact(text, variables), clean=paths.clean
         )
-        relay = SessionRelay(parser, request)
+        watch = AgentWatch(
+            directory,
+            rules=self._stuck,
+            most_processes=options.limits.processes,
+            has_events=options.format != "text",
+            show=request.progress,
+        )
+        prompt = prompt_text(request.messages)
+        session = AgentSession(
+            parser, request, watch, prompt, can_hear=options.nudge == "stream-json"
+        )
         try:
-            yield relay
+            yield session
         finally:
-            relay.finish()
+            session.relay.finish()
 
     def _variables(self) -> dict[str, str]:
         missing = [name for name in self._options.env if name not in os.environ]
@@ -228,7 +198,7 @@ class CommandRunner:
         directory: Path,
         read: Sequence[Path],
         variables: Mapping[str, str],
-        relay: SessionRelay,
+        session: AgentSession,
     ) -> Completed:
         options = self._options
         env = clean_environment(directory.parent, variables)
@@ -242,10 +212,12 @@ class CommandRunner:
                 timeout=min(request.timeout, options.timeout or request.timeout),
                 env=env,
                 limits=self._limits,
-                stdin=prompt_text(request.messages),
+                stdin=session.stdin,
                 max_output_bytes=_LONGEST_ANSWER if is_plain else None,
                 read=read,
-                on_output=None if is_plain and is_unheard else relay.feed,
+                on_output=session.watch.hear_output if is_plain and is_unheard else session.feed,
+                on_stderr=session.watch.hear_output,
+                watch=session.watch.running,
             )
         except ProgramMissing as error:
             raise self._error(str(error), cause="program_missing") from None
@@ -274,6 +246,20 @@ class CommandRunner:
         if completed.is_confined and _MISSES_SOMETHING.search(told):
             message += f"; {_CONFINED}"
         return RunnerError(message, evidence, final=False, output=output)
+
+    def _stuck_error(
+        self, completed: Completed, stuck: StuckFinding, output: Output
+    ) -> RunnerError:
+        """Return the failure of a program that was ended because it was stuck."""
+        evidence: dict[str, Any] = {
+            "kind": "command_failed",
+            "class": f"stuck.{stuck.rule}",
+            "argv": list(self._options.argv),
+            "stuck": stuck.told,
+            "start_over": output.start_over,
+        }
+        message = f"{self._name} {_describe_exit(completed, stuck)}"
+        return RunnerError(message, evidence, final=stuck.action == "escalate", output=output)
 
     def _session_error(self, completed: Completed, summary: SessionSummary) -> str:
         """Return what the session says is wrong, or that it has no end, on one line."""
@@ -365,7 +351,9 @@ def prompt_text(messages: Sequence[Message]) -> str:
     return "\n\n".join([*system, *named])
 
 
-def _describe_exit(completed: Completed) -> str:
+def _describe_exit(completed: Completed, stuck: StuckFinding | None = None) -> str:
+    if stuck is not None:
+        return f"was ended as stuck: it {stuck.said}"
     if completed.timed_out:
         return f"did not end within {completed.elapsed:.1f} s and was killed"
     if completed.signal is not None:

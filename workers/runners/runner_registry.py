@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from mulligan.policies.jobs.job import EXTERNAL, RunnerSpec
 from mulligan.policies.jobs.provider_limits import ProviderLimits
+from mulligan.policies.loops.stuck import RULES, Rule, RuleName
 from mulligan.policies.problem import Problem
 from mulligan.policies.suggestions import did_you_mean, name_hint
 from mulligan.policies.value import Json
@@ -86,6 +87,8 @@ class RunnerRegistry:
     confinement: Confinement = STRICT
     #: After how long the programs of a worker that does not move are ended.
     heartbeat_seconds: float | None = None
+    #: When an agent counts as stuck.
+    stuck: Mapping[RuleName, Rule] = field(default_factory=lambda: RULES)
     _built: OrderedDict[tuple[bool, str], Runner] = field(default_factory=OrderedDict, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)
 
@@ -228,6 +231,7 @@ class RunnerRegistry:
                     blobs=self.blobs,
                     confinement=self.confinement,
                     heartbeat_seconds=self.heartbeat_seconds,
+                    stuck=self.stuck,
                 )
             return runner.from_options
         plug_ins = _plug_ins()

@@ -40,6 +40,7 @@ from mulligan.workers.settings.loop_settings import LoopSettings
 from mulligan.workers.settings.pool_settings import PoolSettings
 from mulligan.workers.settings.repository_settings import RepositorySettings
 from mulligan.workers.settings.sandbox_settings import SandboxSettings
+from mulligan.workers.settings.stuck_settings import StuckSettings
 from mulligan.workers.settings.tenant_settings import TenantSettings
 
 
@@ -55,6 +56,7 @@ class Settings(
     ConsoleSettings,
     PoolSettings,
     PatienceSettings,
+    StuckSettings,
     SandboxSettings,
     JobSettings,
     SizeSettings,

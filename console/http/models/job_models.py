@@ -216,7 +216,7 @@ def _attempt(attempt: AttemptView) -> AttemptView:
 
 
 def _hidden_texts(output: Output) -> dict[str, str | None]:
-    return {"text": REDACTED, "ended": _hidden(output.ended)}
+    return {"text": REDACTED, "ended": _hidden(output.ended), "stuck": _hidden(output.stuck)}
 
 
 def _cycle(cycle: SelfRepairCycle) -> SelfRepairCycle:

@@ -50,6 +50,8 @@ DEFAULTS: dict[str, Any] = {
     "sandbox": "auto",
     "unsafe_sandbox": False,
     "sandbox_read": [],
+    "stuck": {},
+    "stuck_actions": {},
     "submit_patience": 5.0,
     "worker_patience": 600.0,
     "backoff_base": 1.0,

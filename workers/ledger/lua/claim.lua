@@ -68,7 +68,7 @@ take_lease(entry, R.lease_ms, gates, 'state', 'running', 'token', R.token, 'work
   'claims', tonumber(attempt[3] or '0') + 1, 'shared', shared_mark(), 'claimed_at', stamp(NOW),
   'hard_at', hard_end(attempt[7]), 'started_at', attempt[10] or stamp(NOW))
 begin()
-if job[7] then redis.call('HDEL', key, 'metered') end -- by an earlier claim, which was charged
+if job[7] then redis.call('HDEL', key, 'metered', 'progress') end -- of a claim that was charged
 take_entry(entry)
 if job[5] then hold(job[5], entry, attempt[5]) end
 set_state(R.id, job[1], 'running')

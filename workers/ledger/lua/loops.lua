@@ -76,10 +76,10 @@ local function live_items()
       leave_slot(id, job[3] or '')
     else
       local n = job[2] or '1'
-      local attempt = redis.call('HMGET', attempt_key(id, n), 'worker', 'claimed_at')
+      local attempt = redis.call('HMGET', attempt_key(id, n), 'worker', 'claimed_at', 'progress')
       local lease = redis.call('ZSCORE', P .. 'leases', attempt_entry(id, n))
       live[#live + 1] = { id, job[3] or '', job[4] or '', n, attempt[1] or '', attempt[2] or '',
-        lease or '', held and 1 or 0 }
+        lease or '', held and 1 or 0, lease and attempt[3] or '' }
     end
   end
   return live

@@ -10,6 +10,12 @@ for _, lease in ipairs(R.leases) do
   if held[1] == lease.token and held[2] and tonumber(held[2]) > NOW then
     redis.call('ZADD', P .. 'leases', 'XX', NOW + R.lease_ms, lease.entry)
     if given(lease.metered) then redis.call('HSET', key, 'metered', lease.metered) end
+    -- With the time of this clock, from which the worker's ages count.
+    if given(lease.progress) then
+      redis.call('HSET', key, 'progress', stamp(NOW) .. ' ' .. lease.progress)
+    elseif kind == 'a' then
+      redis.call('HDEL', key, 'progress')
+    end
   else
     lost[#lost + 1] = lease.entry
   end

@@ -17,6 +17,7 @@ from mulligan.policies.loops.budget import (
 )
 from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.loop import ItemRecord, LoopRecord
+from mulligan.policies.loops.progress import Progress
 from mulligan.policies.loops.spec import ItemSpec, LoopConfig
 from mulligan.tasks.ports.ledger import LiveItem, LoopFleet
 from mulligan.workers.ledger.stored import rows
@@ -139,7 +140,7 @@ def _read_unlimited(row: Mapping[str, str]) -> frozenset[Resource]:
 
 
 def live_item(answer: Sequence[Any], lease: float) -> LiveItem:
-    job_id, loop, item, attempt, worker, claimed_at, expires, held = answer
+    job_id, loop, item, attempt, worker, claimed_at, expires, held, progress = answer
     return LiveItem(
         job_id=job_id,
         loop=loop,
@@ -149,7 +150,17 @@ def live_item(answer: Sequence[Any], lease: float) -> LiveItem:
         claimed_at=float(claimed_at) / 1000 if claimed_at else None,
         renewed_at=float(expires) / 1000 - lease if expires else None,
         held=bool(held),
+        progress=_read_progress(progress),
     )
+
+
+def _read_progress(text: str) -> Progress | None:
+    """Read when a worker said something, and what. None if it is missing or damaged."""
+    said_at, _, said = text.partition(" ")
+    try:
+        return Progress.parse(said).since(float(said_at) / 1000)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def read_fleet(answer: Sequence[Any], *, now: float, lease: float) -> LoopFleet:

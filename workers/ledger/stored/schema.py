@@ -104,6 +104,8 @@ CURRENT = StoredSchema(
         "Output.base": 5,
         "Output.ended": 5,
         "Output.not_saved": 5,
+        "Output.stuck": 5,
+        "Output.start_over": 5,
         "AttemptPlan.kept": 5,
         "AttemptPlan.kept_score": 5,
         "AttemptPlan.conflicts": 5,
@@ -113,5 +115,6 @@ CURRENT = StoredSchema(
         "VerifierSpec.git.merge:sync": 5,
         "VerifierSpec.git.merge:title": 5,
         "RunnerSpec.command:format": 5,
+        "RunnerSpec.command:nudge": 5,
     },
 )

@@ -112,7 +112,8 @@ class ClaudeParser(JsonLinesParser):
             match block.get("type"):
                 case "text":
                     said.append(text_in(block.get("text")))
-                    yield self._say(said[-1], name="" if is_main else SUB_AGENT)
+                    name = "" if is_main else SUB_AGENT
+                    yield self._say(said[-1], name, message.get("id"))
                 case "thinking":
                     if thought := text_in(block.get("thinking")):
                         yield self._say(thought, name=THINKING)

@@ -82,7 +82,7 @@ class CodexParser(JsonLinesParser):
             text = text_in(item.get("text"))
             if kind == "agent_message":
                 self._conclude(text)
-            yield self._say(text, name=_TEXTS[kind])
+            yield self._say(text, _TEXTS[kind], item.get("id"))
         elif kind == "error":
             yield self._note(text_in(item.get("message")))
         elif kind == "todo_list":

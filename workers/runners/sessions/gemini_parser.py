@@ -52,6 +52,7 @@ class GeminiParser(JsonLinesParser):
         #: The pieces of the message that is being said, and the end of it that has no event yet.
         self._pieces: list[str] = []
         self._size = 0
+        self._messages = 0
         self._unsaid = ""
         self._tokens = Usage()
         self._code = ""
@@ -101,9 +102,10 @@ class GeminiParser(JsonLinesParser):
                 self._unsaid[:end] or self._unsaid,
                 self._unsaid[end:] if end else "",
             )
-            yield self._say(text)
+            yield self._say(text, message=f"message {self._messages}")
 
     def _begin_message(self) -> None:
+        self._messages += 1
         self._answer, self._pieces, self._size = self._final_answer(), [], 0
 
     def _final_answer(self) -> str:
@@ -113,7 +115,7 @@ class GeminiParser(JsonLinesParser):
         """Yield the rest of the message as one text."""
         text, self._unsaid = self._unsaid, ""
         if text:
-            yield self._say(text)
+            yield self._say(text, message=f"message {self._messages}")
 
     def _result(self, event: Mapping[str, Json]) -> Iterator[SessionEvent]:
         error = mapping_in(event.get("error"))

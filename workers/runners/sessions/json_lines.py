@@ -107,8 +107,10 @@ class JsonLinesParser(ABC):
 
     # -- events ------------------------------------------------------------------------------------
 
-    def _say(self, text: str, name: str = "") -> SessionEvent:
-        return SessionEvent(kind="text", text=self._for_people(text), name=name)
+    def _say(self, text: str, name: str = "", message: Json = "") -> SessionEvent:
+        """Return a text. ``message``: names the message of the agent that it is a part of."""
+        ref = self._name(message)
+        return SessionEvent(kind="text", text=self._for_people(text), name=name, ref=ref)
 
     def _note(self, text: str, name: str = "") -> SessionEvent:
         return SessionEvent(kind="note", text=self._for_people(text), name=name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from mulligan.tasks.jobs.verify import is_time_limit
 from mulligan.tasks.ports.runners import Request
@@ -14,16 +14,26 @@ log = logging.getLogger(__name__)
 
 
 class SessionRelay:
-    """Reads an agent's output and tells the request's session and meter."""
+    """Reads an agent's output and tells the request's session and meter, and who listens."""
 
-    def __init__(self, parser: SessionParser, request: Request) -> None:
-        self._parser, self._request = parser, request
+    def __init__(
+        self,
+        parser: SessionParser,
+        request: Request,
+        listen: Callable[[SessionEvent], None] = lambda _event: None,
+    ) -> None:
+        self._parser, self._request, self._listen = parser, request, listen
         self._session = request.session
         self._metered = 0
         self._is_finished = False
 
     def feed(self, chunk: bytes) -> None:
         self._pass_on(self._parser.feed(chunk))
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the session has said how it ended."""
+        return self._parser.summary.failed is not None
 
     def finish(self) -> SessionSummary:
         """Pass on the rest and return what the session says about itself."""
@@ -33,11 +43,12 @@ class SessionRelay:
         return self._parser.summary
 
     def note(self, text: str) -> None:
-        """Say something about the session as its worker."""
-        self._pass_on([SessionEvent(kind="note", text=text)])
+        """Say something about the session as its worker. Any thread may do so."""
+        self._emit(SessionEvent(kind="note", text=text))
 
     def _pass_on(self, events: Iterable[SessionEvent]) -> None:
         for event in events:
+            self._listen(event)
             self._emit(event)
             used = None if event.usage is None else event.usage.total_tokens
             if used is not None and used > self._metered:
