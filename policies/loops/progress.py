@@ -54,9 +54,10 @@ class Progress:
     def parse(cls, text: str) -> Progress:
         """Read what a worker wrote. Raises ValueError if it is damaged."""
         found = json.loads(text)
+        waits_on: WaitsOn = found.get("waits_on", "")
         return cls(
             at={name: float(found["at"][name]) for name in SIGNALS if name in found["at"]},
-            waits_on=found.get("waits_on", ""),
+            waits_on=waits_on if waits_on in get_args(WaitsOn) else "",
             state=str(found.get("state", "")),
             processes=int(found.get("processes", 0)),
             finding=str(found.get("finding", "")),

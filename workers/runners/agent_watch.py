@@ -33,7 +33,7 @@ _STORM = 0.9
 #: Looks at the processes for each look at the files.
 _PER_TREE = 5
 #: Looks within the shortest threshold.
-_PER_THRESHOLD = 5
+_PER_THRESHOLD = 10
 #: The rules about a few seconds.
 _SHORT: tuple[RuleName, ...] = ("stopped", "storm", "silent", "tool", "busy")
 

@@ -15,6 +15,7 @@ from support.loops import LoopScenario, item, used
 from support.settlements import succeeds
 from support.waiting import wait_for
 
+from mulligan.policies.loops.progress import Progress
 from mulligan.tasks.ports.cancellation import current
 from mulligan.tasks.ports.clock import Clock
 from mulligan.tasks.ports.errors import CallCancelled, LedgerUnavailable
@@ -92,6 +93,33 @@ def test_all_leases_of_a_process_are_renewed_in_one_round_trip(scenario: Scenari
     with keeper.holding(claims[0].lease, NEVER), keeper.holding(claims[1].lease, NEVER):
         keeper.renew()
     assert renewed == [[claims[0].lease, claims[1].lease]]
+
+
+def test_progress_grows_old_until_the_renewal(scenario: Scenario) -> None:
+    """Given a watch that has said nothing for 7 s, then the ledger is told so."""
+    renewed: list[Lease] = []
+
+    class Keeping(SlowLedger):
+        def renew(self, leases: Sequence[Lease]) -> set[Entry]:
+            renewed.extend(leases)
+            return super().renew(leases)
+
+    now = 100.0
+    keeper = LeaseKeeper(
+        Keeping(scenario),  # type: ignore[arg-type]
+        interval=NEVER,
+        clock=Clock(monotonic=lambda: now),
+        start_thread=lambda _run: None,
+    )
+    with keeper.holding(scenario.claim(scenario.submit()).lease, NEVER) as held:
+        held.progress(Progress(at={"event": 3.0}))
+        now = 107.0
+        keeper.renew()
+        held.progress(None)
+        keeper.renew()
+    first, second = renewed
+    assert first.progress == Progress(at={"event": 10.0})
+    assert second.progress is None
 
 
 def test_a_lease_is_not_renewed_past_its_hard_deadline(scenario: Scenario) -> None:

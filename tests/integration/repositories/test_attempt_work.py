@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import pytest
 from support.git_repositories import UserRepository, files_of, write
 
 from mulligan.policies.jobs.job import Message, Output, Workspace
+from mulligan.policies.loops.stuck import changed_rules
 from mulligan.tasks.ports.cancellation import Cancellation, cancelled_by
 from mulligan.tasks.ports.errors import (
     CallCancelled,
@@ -27,6 +29,7 @@ from mulligan.workers.loops.workspace_trees import WorkspaceTrees
 from mulligan.workers.repositories.checkouts import Checkouts
 from mulligan.workers.repositories.repositories import GitRepositories
 from mulligan.workers.repositories.setup_cache import SetupCache
+from mulligan.workers.runners.command import CommandRunner
 from mulligan.workers.sandbox.limits import Limits
 
 REF = "refs/mulligan/attempts/loop/item/1-t"
@@ -153,3 +156,28 @@ def test_work_is_saved_although_the_repository_and_the_lease_are_gone(
         time.sleep(0.02)
     assert is_saved(user)
     assert not any((tmp_path / "private").iterdir())
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_a_stuck_agent_is_ended_and_its_work_is_kept(
+    changes: bool, user: UserRepository, tmp_path: Path
+) -> None:
+    """Given an agent that hangs: what it changed is verified, and without changes it has failed."""
+    write_it = "open('new.txt', 'w').write('an hour of work\\n'); " if changes else ""
+    code = f"{write_it}print('An hour has passed.', flush=True); import time; time.sleep(600)"
+    runner = CommandRunner.from_options(
+        {"argv": [sys.executable, "-c", code]}, stuck=changed_rules({"silent": 1}, {})
+    )
+    work, request = make_work(tmp_path), make_request(str(user.path))
+    if not changes:
+        with pytest.raises(RunnerError, match="was ended as stuck: it did nothing for") as caught:
+            work.answer(runner, request)
+        assert caught.value.evidence["class"] == "stuck.silent"
+        assert not caught.value.final
+        return
+    output = work.answer(runner, request)
+    assert output.commit == user.git("rev-parse", REF)
+    assert is_saved(user)
+    assert "was ended as stuck" in (output.ended or "")
+    assert (output.stuck or "").startswith("did nothing for 1")
+    assert not output.start_over
