@@ -20,6 +20,8 @@ _MOST_OPEN = 1000
 _MOST_FILES = 1000
 #: Characters of the end of an observation that are compared.
 _COMPARED = 4000
+#: Characters of an action that are remembered.
+_LONGEST_TEXT = 500
 #: Tools that wait or look whether something has ended, and commands that wait.
 _WAITING_TOOL = re.compile(
     r"wait|sleep|poll|monitor|(?:bash|task|agent|job|shell|command)_?(?:output|status)",
@@ -44,7 +46,7 @@ class Step:
     #: Whether it waits for something on purpose.
     waits: bool = False
     failed: bool = False
-    #: Equal for the same observation, but for times, addresses and the like.
+    #: Of a failure: equal for the same error, but for times, addresses and the like.
     result: str = ""
 
 
@@ -86,8 +88,7 @@ class SessionLog:
         self.messages = 0
         step = self.open.pop(event.ref, None)
         if step is not None:
-            result = _digest(mask_lines(event.text[-_COMPARED:], Level.NOISE))
-            self.steps.append(replace(step, failed=event.failed, result=result))
+            self.steps.append(replace(step, failed=event.failed, result=_result(event)))
 
 
 def _key(event: SessionEvent) -> str:
@@ -99,11 +100,18 @@ def _key(event: SessionEvent) -> str:
 def _in_words(event: SessionEvent) -> str:
     """Return a command as it is, and the arguments of any other tool after its name."""
     is_command = "command" in event.data and event.text
-    return event.text if is_command else f"{event.name} {event.text}".strip()
+    text = event.text if is_command else f"{event.name} {event.text}".strip()
+    return text[:_LONGEST_TEXT]
 
 
 def _digest(text: str) -> str:
     return sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _result(event: SessionEvent) -> str:
+    # Only failures are compared.
+    text = event.text[-_COMPARED:] if event.failed else ""
+    return _digest(mask_lines(text, Level.NOISE))
 
 
 def _waits(event: SessionEvent) -> bool:

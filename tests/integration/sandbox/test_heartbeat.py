@@ -121,6 +121,35 @@ def test_a_lost_lease_cancels_the_call(tmp_path: Path, monkeypatch: pytest.Monke
     assert python(tmp_path, "import time; time.sleep(600)", limits).abandoned
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_stopped_launcher_leaves_nothing_behind(
+    tmp_path: Path, seconds: str, again: bool
+) -> None:
+    """Given a launcher that is stopped, perhaps again and again, when the deadline has passed, then
+    it is woken, or killed with its program."""
+    ended = threading.Event()
+
+    @contextlib.contextmanager
+    def stop(launcher: int, _end: object) -> Iterator[None]:
+        def suspend() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                wait_for(lambda: sleepers(seconds), "the program")
+                os.kill(launcher, signal.SIGSTOP)
+                while again and not ended.wait(0.001):
+                    os.kill(launcher, signal.SIGSTOP)
+
+        threading.Thread(target=suspend, daemon=True).start()
+        yield
+
+    argv = ["sh", "-c", f"setsid sleep {seconds} & exec sleep {seconds}"]
+    done = run(
+        argv, cwd=tmp_path, timeout=1, env=clean_environment(tmp_path), limits=Limits(), watch=stop
+    )
+    ended.set()
+    assert done.timed_out
+    wait_for(lambda: not sleepers(seconds), "the end of both")
+
+
 # -- the worker's side -----------------------------------------------------------------------------
 
 
