@@ -42,7 +42,7 @@ from mulligan.policies.loops.budget import LoopBudget
 from mulligan.policies.loops.spec import ItemSpec, LoopConfig, SpecDocument
 from mulligan.workers.app import app
 from mulligan.workers.celery.broker.queues import QUEUES, SUBMIT_QUEUE, pools
-from mulligan.workers.runners.command import CommandOptions
+from mulligan.workers.runners.command_options import CommandOptions
 from mulligan.workers.runners.external import ExternalOptions
 from mulligan.workers.runners.local import LocalOptions
 from mulligan.workers.runners.openai import OpenAIOptions
