@@ -199,7 +199,7 @@ def test_silence_before_the_threshold_is_no_reason(watched: Watched) -> None:
     output = scripted(code, {"silent": 30, "stopped": 0.5}).answer(watched.request())
     assert output.text == "done"
     assert output.stuck is None
-    assert watched.shown(lambda each: each.waits_on == "model" and each.at["event"] > 0.5)
+    assert watched.shown(lambda each: each.waits_on == "model" and each.at.get("event", 0.0) > 0.2)
 
 
 def test_a_tool_has_more_time(watched: Watched) -> None:
