@@ -9,6 +9,7 @@ from typing import Literal
 
 from mulligan.policies.figures.format import counted
 from mulligan.policies.loops.heal_record import HealRecord
+from mulligan.policies.loops.stuck import RULES, no_improvement
 from mulligan.policies.repair.instruction import one_line
 from mulligan.policies.repair.retry import score_in_full
 from mulligan.policies.terminal_text import terminal_text
@@ -18,8 +19,6 @@ from mulligan.policies.terminal_text import terminal_text
 #: ``lost``: no worker came back from it. ``blocked``: it ended before an agent worked.
 Pattern = Literal["same", "alternates", "no_improvement", "different", "lost", "blocked"]
 WORKER_LOST = "worker_lost"
-#: Attempts without a better score, of those that count.
-_WITHOUT_GAIN = 3
 #: Characters of a failure's message in a sentence.
 _LONGEST_MESSAGE = 200
 _MOST_NAMED = 4
@@ -98,22 +97,16 @@ def _pattern(reason: str, failed: Sequence[AttemptFacts]) -> Pattern:
         return "same"
     if len(signatures) >= 3 and _take_turns(signatures):
         return "alternates"
-    return "no_improvement" if stops_improving([a.score for a in failed]) else "different"
+    scores = [each.score for each in failed if each.score is not None]
+    # The first attempt has nothing to improve on.
+    stands_still = no_improvement(scores) + 1 >= RULES["no_improvement"].threshold
+    return "no_improvement" if stands_still else "different"
 
 
 def _take_turns(signatures: Sequence[str]) -> bool:
     first, second = signatures[:2]
     turns = zip(signatures, [first, second] * len(signatures), strict=False)
     return first != second and all(found == expected for found, expected in turns)
-
-
-def stops_improving(scores: Sequence[float | None], most: int = _WITHOUT_GAIN) -> bool:
-    """Whether so many of the last attempts are no better than the best one before them."""
-    known = [score for score in scores if score is not None]
-    if not most or len(known) < most:
-        return False
-    before = known[:-most] or known[:1]
-    return max(known[-most:]) <= max(before)
 
 
 _WORDS: dict[Pattern, str] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.policies.loops.analysis import AttemptFacts, analyse, stops_improving
+from mulligan.policies.loops.analysis import AttemptFacts, analyse
 from mulligan.policies.loops.heal_record import HealRecord
 
 
@@ -67,19 +67,3 @@ def test_a_hostile_message_is_one_short_line() -> None:
     assert len(found.summary) < 300
     assert "\n" not in found.summary
     assert "\x1b" not in found.summary
-
-
-@pytest.mark.parametrize(
-    ("scores", "expected"),
-    [
-        ([], False),
-        ([40, 40], False),  # too few
-        ([40, 40, 40], True),
-        ([40, 40, 41], False),
-        ([40, None, 40, 40], True),
-        ([90, 10, 20, 30], True),  # rising, but below what was reached before
-        ([10, 20, 30, 40], False),
-    ],
-)
-def test_a_score_that_does_not_improve(scores: list[float | None], expected: bool) -> None:
-    assert stops_improving(scores) is expected
