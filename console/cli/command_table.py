@@ -144,8 +144,8 @@ COMMANDS: tuple[Command | Group, ...] = (
             ),
             Command(
                 "health",
-                "Say whether a loop is alive.",
-                "loops.loop_reading:health",
+                "Say whether loops are alive, and which signal is missing.",
+                "loops.loop_health:health",
             ),
             Command(
                 "slots",

@@ -87,7 +87,7 @@ class GetLoop(ToolCall):
 
 
 class LoopHealth(ToolCall):
-    """Tell whether a loop is alive: its last heartbeat, and the workers that hold its items.
+    """Tell whether a loop is alive: which signal of it or of its items is missing, since when.
 
     Use it if a running loop makes no progress. For the reason that something waits use why.
     """

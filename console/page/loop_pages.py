@@ -18,7 +18,6 @@ from mulligan.console.page.checkpoint_reader import CheckpointReader
 from mulligan.console.page.render import ShortText, Text, address, page
 from mulligan.console.page.work_pages import read_for_loop
 from mulligan.policies.loops.commands import MOVES, Verb
-from mulligan.policies.loops.health import loop_health
 from mulligan.policies.loops.loop import (
     DONE,
     LOOP_STATES,
@@ -29,6 +28,7 @@ from mulligan.policies.loops.loop import (
     ShownState,
 )
 from mulligan.policies.loops.spec import ItemSpec
+from mulligan.tasks.loops.monitor import check_health
 from mulligan.tasks.loops.registry import list_loops, read_log
 from mulligan.tasks.loops.view import LoopView, why_item_of, why_of
 
@@ -100,7 +100,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             summary=view.summary,
             why=why_of(services, view),
             verbs=_verbs(snapshot.loop),
-            health=loop_health(snapshot.loop, view.last_heartbeat, now),
+            health=check_health(services, view).status,
             runner=runner_name(snapshot.config.runner),
             budget=budget_rows(view),
             lines=[_line(view, spec, now) for spec in specs[first:following]],

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from mulligan.policies.loops.budget import Resource, SharedScope
 from mulligan.policies.loops.heal_record import HealRecord
+from mulligan.policies.loops.incident import Alarm, Incident
 from mulligan.policies.loops.spec import ItemSpec, LoopConfig
 
 #: ``blocked``: nothing can go on without a person. ``completed``: every item passed or was skipped.
@@ -28,8 +29,8 @@ _ITEM_STATES: dict[str, ItemState] = {state: state for state in ITEM_STATES}
 PLANNED: frozenset[LoopState] = frozenset({"running", "blocked", "completed"})
 DONE: frozenset[ItemState] = frozenset({"passed", "skipped"})
 GAVE_UP: frozenset[ItemState] = frozenset({"failed", "quarantined"})
-#: Who paused a loop.
-PausedBy = Literal["", "person", "budget"]
+#: Who paused a loop. ``monitor``: an incident that nobody ended: see response.py.
+PausedBy = Literal["", "person", "budget", "monitor"]
 
 #: Bytes of a reason in an item's record, which has at most 200: the longest id and what it did.
 _LONGEST_REASON = 100
@@ -122,6 +123,8 @@ class LoopRecord:
     delivery_problem: str = ""
     #: Until when a process may run the command that delivers it.
     delivering: float = 0.0
+    #: What should not last, and how far the response to it is.
+    incidents: tuple[Incident, ...] = ()
 
     def is_of(self, tenant: str | None, owner: str | None = None) -> bool:
         """Whether it belongs to a tenant and to a producer; None stands for all of them."""
@@ -184,6 +187,9 @@ class LoopChange:
     delivering: float | None = None
     #: Healings that are new, or that have ended.
     heals: Sequence[HealRecord] = ()
+    #: All incidents, if one has changed, and the steps of the response that are taken.
+    incidents: tuple[Incident, ...] | None = None
+    alarms: tuple[Alarm, ...] = ()
     #: A sentence for the loop's log.
     note: str = ""
 

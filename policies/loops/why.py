@@ -226,6 +226,8 @@ def _why_held(snapshot: LoopSnapshot, fleet: FleetState, now: float) -> Reason |
     if loop.state != "paused":
         return None
     text = f"the loop was paused {duration(now - loop.since)} ago"
+    if loop.paused_by == "monitor":
+        text += f" by the monitor: {loop.reason}"
     broken = breaches(loop.config.budget, snapshot.used)
     if not broken:
         if loop.paused_by == "budget":

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from celery import Celery
 
 from mulligan.tasks.jobs.sweep import run_sweep
+from mulligan.tasks.loops.monitor import run_monitor
 from mulligan.workers.celery.broker.queue_depth import empty_queues, serves_by_priority
 from mulligan.workers.celery.broker.queues import QUEUES
 from mulligan.workers.celery.scheduler import ScheduledTask, Scheduler
@@ -67,6 +68,11 @@ def _deliver(services: Services, _app: Celery) -> int:
     return services.repository_sweep.deliver()
 
 
+def _monitor(services: Services, _app: Celery) -> int:
+    """Look at the health of all loops, and respond: see tasks/loops/monitor.py."""
+    return run_monitor(services.loops)
+
+
 SWEEP = PeriodicTask("sweep", lambda settings: settings.sweep_interval, _sweep)
 PERIODIC = (
     SWEEP,
@@ -76,6 +82,7 @@ PERIODIC = (
     PeriodicTask("webhooks", 2.0, _webhooks),
     PeriodicTask("repositories", 2.0, _repositories),
     PeriodicTask("deliver", 2.0, _deliver),
+    PeriodicTask("monitor", 10.0, _monitor),
 )
 
 

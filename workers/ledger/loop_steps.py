@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal
 
 from mulligan.policies.jobs.job import Job
 from mulligan.policies.loops.budget import Resource
 from mulligan.policies.loops.heal_record import MOST_HEALS
+from mulligan.policies.loops.incident import incidents_to_json
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument, is_loop_name
 from mulligan.tasks.ports.errors import BadInput
@@ -207,6 +209,16 @@ class LoopSteps(AcceptSteps):
         found = self.calls.one("live_items", self._loops_prefix)
         return [loop_rows.live_item(each, self._settings.lease) for each in found]
 
+    def reconcile_loops(self, names: Sequence[str]) -> tuple[list[str], list[Publication]]:
+        requests = [(self._loops_prefix, {"loop": name}) for name in names]
+        found, publish = [], []
+        for name, (done, text) in zip(
+            names, self.calls.many("reconcile_loop", requests), strict=True
+        ):
+            found += [f"{name}/{line.replace('|', ': ', 1)}" for line in done.splitlines()]
+            publish += rows.publications(text)
+        return found, publish
+
     def loop_slots(self) -> int | None:
         found = self.calls.run("GET", keys.loop_slots(self._loops_prefix))
         return None if found is None else int(found)
@@ -235,12 +247,15 @@ class LoopSteps(AcceptSteps):
             "forget": {item: snapshot.record(item).job_id for item in change.forget},
             "items": self._item_changes(snapshot, change),
             "heals": {str(each.number): each.as_json() for each in change.heals},
+            "alarms": [asdict(each) for each in change.alarms],
         }
         if change.state is not None:
             fields |= {"reason": change.reason, "paused_by": change.paused_by}
         for name in ("rollback", "delivered", "delivery_problem", "delivering"):
             if (value := getattr(change, name)) is not None:
                 fields[name] = value
+        if change.incidents is not None:
+            fields["incidents"] = incidents_to_json(change.incidents)
         if change.config is not None:
             fields |= loop_rows.config_fields(change.config)
         if change.caps is not None:

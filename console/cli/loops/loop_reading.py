@@ -1,4 +1,4 @@
-"""`mulligan loops list`, `show`, `items`, `item`, `why`, `log`, `health` and `transcripts`."""
+"""`mulligan loops list`, `show`, `items`, `item`, `why`, `log` and `transcripts`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
-from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.loops import loop_screen
 from mulligan.console.cli.loops.loop_options import Item, Name, open_loops
 from mulligan.console.cli.options import Json
 from mulligan.console.cli.output import screen
 from mulligan.console.http.models import loop_models, why_models
-from mulligan.policies.figures.format import duration, timestamp
+from mulligan.policies.figures.format import timestamp
 from mulligan.policies.loops.loop import LoopState, ShownState
 from mulligan.tasks.loops import registry, view
 
@@ -107,23 +106,6 @@ def log(name: Name, limit: Limit = 50, json: Json = False) -> None:
         return
     for note in notes:
         screen.say(f"{timestamp(note.at, None)}  {note.note}  ({note.by})")
-
-
-def health(name: Name, json: Json = False) -> None:
-    """Say whether a loop is alive.
-
-    Exits with 0 if it is healthy or idle, else with 1.
-    """
-    with open_loops() as context:
-        found = loop_models.health(view.view_loop(context, name), context.ledger.now())
-    if json:
-        screen.emit(found.model_dump(mode="json"))
-    else:
-        silent = found.silent_seconds
-        since = "" if silent is None else f", last heartbeat {duration(silent)} ago"
-        screen.say(f"{name} is {found.status}{since}")
-    good = found.status in ("healthy", "idle")
-    raise typer.Exit(int(ExitCode.OK if good else ExitCode.SOME_FAILED))
 
 
 def transcripts(

@@ -18,7 +18,6 @@ from mulligan.console.http.models.work_models import RollbackRow, pending_rollba
 from mulligan.console.reports.job_document import shown_repository
 from mulligan.policies.jobs.job import RunnerSpec, Usage
 from mulligan.policies.loops.budget import RESOURCES, SHARED_SCOPES, Resource, SharedScope
-from mulligan.policies.loops.health import LoopHealth, loop_health
 from mulligan.policies.loops.loop import ItemRecord, LoopState, ShownState
 from mulligan.policies.loops.numbers import NotBoolean
 from mulligan.policies.loops.spec import PLAIN_LINE, ItemSpec, LoopConfig
@@ -138,17 +137,6 @@ class LoopPlan(BaseModel):
     order: list[str]
     #: The items that could run at once.
     ready: list[str]
-
-
-class LoopHealthDocument(BaseModel):
-    status: LoopHealth
-    last_heartbeat: float | None
-    #: Seconds since the last heartbeat.
-    silent_seconds: float | None
-    #: Changes that the planner has not seen yet, and when it planned last.
-    waiting_changes: int
-    planned_at: float | None
-    holders: list[HolderRow]
 
 
 class NoteRow(BaseModel):
@@ -353,18 +341,6 @@ def plan_document(preview: LoopPreview) -> LoopPlan:
 def slots(context: LoopContext) -> LoopSlots:
     found = context.ledger.loop_slots()
     return LoopSlots(slots=context.slots() if found is None else found, set=found is not None)
-
-
-def health(view: LoopView, now: float) -> LoopHealthDocument:
-    loop, beat = view.snapshot.loop, view.last_heartbeat
-    return LoopHealthDocument(
-        status=loop_health(loop, beat, now),
-        last_heartbeat=beat,
-        silent_seconds=None if beat is None else max(0.0, now - beat),
-        waiting_changes=loop.dirty - loop.planned,
-        planned_at=loop.planned_at,
-        holders=holder_rows(view.holders),
-    )
 
 
 # -- items -----------------------------------------------------------------------------------------

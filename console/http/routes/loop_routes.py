@@ -18,7 +18,6 @@ from mulligan.console.http.models import loop_models
 from mulligan.console.http.models.loop_models import (
     CreatedLoop,
     LoopDetail,
-    LoopHealthDocument,
     LoopList,
     LoopLog,
     LoopPlan,
@@ -178,12 +177,6 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
     def show(loop_id: LoopId, caller: Reader) -> LoopDetail:
         """Show a loop: its state, who works on it, its budget and why it does not run."""
         return shown_loop(context, caller, loop_id)
-
-    @router.get("/api/loops/{loop_id}/health", responses=errors(404))
-    def health(loop_id: LoopId, caller: Reader) -> LoopHealthDocument:
-        """Say whether a loop is alive, from the newest sign of a worker or the planner."""
-        view = visible_loop(context, caller, loop_id)
-        return loop_models.health(view, context.ledger.now())
 
     @router.get("/api/loops/{loop_id}/why", responses=errors(404))
     def explain(

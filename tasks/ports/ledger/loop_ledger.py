@@ -164,6 +164,12 @@ class LoopLedger(Protocol):
     def live_items(self) -> list[LiveItem]:
         """Return the items that have a slot."""
 
+    def reconcile_loops(self, names: Sequence[str]) -> tuple[list[str], list[Publication]]:
+        """Queue again what loops list as running although nothing is left that would run it.
+
+        An item whose records are gone ends. Return what was done, in words, and what to publish.
+        """
+
     def loop_slots(self) -> int | None:
         """Return the slots of all loops that a person set; None: those of the settings."""
 

@@ -104,6 +104,11 @@ local function apply(loop, change)
   end
   if change.note ~= '' then note_in_log(loop, change.note, R.by) end
   redis.call('HINCRBY', key, 'version', 1)
+  for _, alarm in ipairs(change.alarms) do
+    note_in_log(loop, alarm.step .. ': ' .. alarm.text, R.by)
+    loop_event(loop, { alarm = alarm.step, severity = alarm.severity, signal = alarm.signal,
+      item = alarm.item, since = alarm.since, reason = alarm.text, by = R.by })
+  end
   if given(change.state) then
     loop_event(loop, { state = change.state, reason = change.fields.reason, by = R.by })
   end

@@ -16,6 +16,7 @@ from mulligan.policies.loops.budget import (
     SharedScope,
 )
 from mulligan.policies.loops.heal_record import HealRecord
+from mulligan.policies.loops.incident import incidents_from_json
 from mulligan.policies.loops.loop import ItemRecord, LoopRecord
 from mulligan.policies.loops.progress import Progress
 from mulligan.policies.loops.spec import ItemSpec, LoopConfig
@@ -76,6 +77,7 @@ def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
         delivered=row.get("delivered", ""),
         delivery_problem=row.get("delivery_problem", ""),
         delivering=float(row.get("delivering", 0)),
+        incidents=incidents_from_json(row.get("incidents", "")),
     )
 
 
