@@ -20,6 +20,9 @@ WebhookEvent = Literal[
     "loop_budget",
     "loop_changed",
     "loop_completed",
+    "loop_health",
+    "loop_escalated",
+    "loop_healed",
     "job_finished",
 ]
 AlertEvent = Literal[WebhookEvent, "test"]
@@ -96,10 +99,27 @@ def alert_text(alert: Alert) -> str:
                 f" {about.get('scope')} budget of {about.get('resource')}"
                 f" ({_amount(about['used'])} of {_amount(about['limit'])})"
             )
+        case "loop_health" | "loop_escalated" if "step" in about:
+            return f"loop {about.get('loop')}: {_STEP_WORDS[about['step']]}{about.get('reason')}"
+        case "loop_healed" | "loop_escalated" | "loop_health":
+            of = f"/{about['item']}" if about.get("item") else ""
+            return (
+                f"loop {about.get('loop')}{of}: {str(about.get('action')).replace('_', ' ')},"
+                f" {about.get('outcome')} ({about.get('reason')})"
+            )
         case "test":
             return "a test: this webhook works"
 
 
+#: How the sentence about a step of the response begins.
+_STEP_WORDS = {
+    "log": "",
+    "notify": "",
+    "alert": "unchanged: ",
+    "escalate": "needs somebody: ",
+    "halt": "paused: ",
+    "ended": "",
+}
 #: How the sentence about a loop's new state goes on.
 _LOOP_WORDS = {
     "created": "was created",
@@ -144,7 +164,7 @@ def console_link(alert: Alert, places: AlertLinks) -> str:
             return f"{places.console}/escalations?signature={quote(str(about['signature']), '')}"
         case "job_finished":
             return f"{places.console}/jobs/{quote(str(about['job_id']), '')}"
-        case "loop_changed" | "loop_completed" | "loop_budget" if about.get("state") != "deleted":
+        case _ if "loop" in about and about.get("state") != "deleted":
             return f"{places.console}/loops/{quote(str(about['loop']), '')}"
         case _:
             return f"{places.console}/"

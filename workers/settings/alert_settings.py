@@ -17,7 +17,15 @@ class WebhookSettings(BaseModel):
     url: str = Field(pattern=r"^https?://\S+$")
     secret_env: str | None = None
     events: SortedSet[WebhookEvent] = frozenset(
-        {"escalated", "breaker_opened", "out_of_credits", "budget_exhausted", "loop_budget"}
+        {
+            "escalated",
+            "breaker_opened",
+            "out_of_credits",
+            "budget_exhausted",
+            "loop_budget",
+            "loop_health",
+            "loop_escalated",
+        }
     )
 
 

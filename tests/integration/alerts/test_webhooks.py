@@ -23,7 +23,12 @@ from support.waiting import wait_for
 from support.webhook_receiver import Receiver, running_receiver
 
 from mulligan.policies.escalations.alerts import verify_signature
-from mulligan.tasks.loops.change import delete
+from mulligan.policies.loops.heal_record import HealRecord
+from mulligan.policies.loops.loop import LoopChange
+from mulligan.policies.loops.spec import HealAction
+from mulligan.tasks.loops.change import change_loop, delete, skip
+from mulligan.tasks.loops.monitor import check_all, run_monitor
+from mulligan.tasks.loops.view import why
 from mulligan.tasks.ports.ledger import Claim, JobView
 from mulligan.workers.alerts import deliveries
 from mulligan.workers.alerts.webhooks import Webhooks
@@ -563,7 +568,15 @@ def test_the_command_line_lists_tests_retries_and_drops(
     listed = shell.invoke_json("webhooks", "list")
     assert listed["deliveries"] == []
     assert [hook["events"] for hook in listed["webhooks"]] == [
-        ["breaker_opened", "budget_exhausted", "escalated", "loop_budget", "out_of_credits"]
+        [
+            "breaker_opened",
+            "budget_exhausted",
+            "escalated",
+            "loop_budget",
+            "loop_escalated",
+            "loop_health",
+            "out_of_credits",
+        ]
     ]
     nothing = shell.invoke("webhooks", "retry", "fleet-none-1", code=2)
     assert "no dead delivery fleet-none-1" in nothing.output
@@ -616,6 +629,81 @@ def test_a_budget_warns_at_half_at_four_fifths_and_at_its_end(
     ]  # fmt: skip
     text = "loop alpha has used 80 % of its loop budget of tokens (85 of 100)"
     assert receiver.bodies[1]["text"] == text
+
+
+def test_a_loop_that_needs_somebody_is_alerted_step_by_step(
+    new_alerts: AlertsMaker, receiver: Receiver
+) -> None:
+    """Given a webhook without a list of events, and a loop that is blocked for hours."""
+    alerts = new_alerts({})
+    loops = LoopScenario(alerts.scenario)
+    loops.create(item("a"), item("b", "a"))
+    loops.plan()
+    loops.fails("a")
+    loops.plan()
+    alerts.tick()
+    receiver.requests.clear()
+    for _ in range(60):
+        run_monitor(loops.context)
+        alerts.tick()
+        alerts.scenario.advance(600)
+    sent = [(body["event"], body["step"], body["severity"]) for body in receiver.bodies]
+    assert sent == [
+        ("loop_health", "notify", 2),
+        ("loop_health", "alert", 3),
+        ("loop_escalated", "escalate", 4),
+        ("loop_escalated", "escalate", 5),
+        ("loop_escalated", "escalate", 6),
+    ]
+    assert receiver.bodies[2]["text"] == "loop alpha: needs somebody: blocked: a failed"
+    assert receiver.bodies[2]["runbook_url"].endswith("/runbook#loop_escalated")
+    assert (receiver.bodies[0]["signal"], "item" in receiver.bodies[0]) == ("blocked", False)
+    skip(loops.context, "alpha", "a", ADA)
+    loops.plan()
+    run_monitor(loops.context)
+    assert alerts.tick() == 1
+    assert (receiver.bodies[-1]["event"], receiver.bodies[-1]["step"]) == ("loop_health", "ended")
+
+
+def test_a_healing_is_sent_to_who_asks_for_it(new_alerts: AlertsMaker, receiver: Receiver) -> None:
+    alerts = new_alerts({"events": ["loop_healed", "loop_escalated"]})
+    loops = LoopScenario(alerts.scenario)
+    loops.create(item("a"))
+    actions: list[HealAction] = ["change_strategy", "escalate"]
+    for number, action in enumerate(actions, 1):
+        done = HealRecord(number=number, at=1.0, item="a", action=action, reason="3 failures")
+        healed = LoopChange(heals=[done])
+        change_loop(loops.context, "alpha", ADA, lambda _found, _now, change=healed: change)
+        assert alerts.tick() == 1
+    assert [(body["event"], body["action"]) for body in receiver.bodies] == [
+        ("loop_healed", "change_strategy"), ("loop_escalated", "escalate"),
+    ]  # fmt: skip
+    assert receiver.bodies[0]["text"] == "loop alpha/a: change strategy, pending (3 failures)"
+
+
+@pytest.mark.parametrize(("status", "event"), [(503, "breaker_opened"), (402, "out_of_credits")])
+def test_a_provider_that_fails_the_agents_of_a_loop_is_alerted_and_the_loop_waits(
+    new_alerts: AlertsMaker, receiver: Receiver, status: int, event: str
+) -> None:
+    """Given items whose provider fails: they wait without an attempt that counts."""
+    alerts = new_alerts({})
+    ledger, loops = alerts.scenario.ledger, LoopScenario(alerts.scenario)
+    names = [f"i{n}" for n in range(5)]
+    loops.create(*(item(each, runner={"profile": "agent"}) for each in names))
+    loops.plan()
+    asked = [ask(ledger, loops.item(each).job_id, "api") for each in names]
+    for claim in asked if status == 503 else asked[:1]:
+        assert isinstance(claim, Claim)
+        fail_call(ledger, claim, status=status)
+    assert alerts.tick() == 1
+    assert (receiver.bodies[0]["event"], receiver.bodies[0]["provider"]) == (event, "api")
+    assert set(loops.states().values()) == {"running"}
+    assert loops.loop().state == "running"
+    (check,) = (each.check for each in check_all(loops.context))
+    assert check.status == "healthy", "waiting for a provider is no sign of trouble"
+    loops.refusal(names[0])
+    assert why(loops.context, "alpha", names[0]).cause == "provider"
+    assert alerts.scenario.attempt(loops.item(names[0]).job_id).verdict is None
 
 
 def test_a_webhook_for_jobs_hears_nothing_of_loops(

@@ -35,6 +35,22 @@ BUDGET: dict[str, Any] = {
     "used": 8000,
     "limit": 10000,
 }
+ALARM: dict[str, Any] = {
+    "loop": "alpha",
+    "step": "notify",
+    "severity": 2,
+    "signal": "progress",
+    "item": "CP-1",
+    "since": 1.0,
+    "reason": "CP-1: there is no sign of progress for 6 min",
+}
+HEALED: dict[str, Any] = {
+    "loop": "alpha",
+    "action": "change_strategy",
+    "outcome": "pending",
+    "item": "CP-1",
+    "reason": "the same error 3 times",
+}
 
 
 def alert(event: str, count: int = 1, **about: Any) -> Alert:
@@ -85,6 +101,19 @@ def alert(event: str, count: int = 1, **about: Any) -> Alert:
             alert("loop_budget", **BUDGET),
             "loop alpha has used 80 % of its day budget of tokens (8,000 of 10,000)",
         ),
+        (alert("loop_health", **ALARM), "loop alpha: CP-1: there is no sign of progress for 6 min"),
+        (
+            alert("loop_escalated", **{**ALARM, "step": "escalate"}),
+            "loop alpha: needs somebody: CP-1: there is no sign of progress for 6 min",
+        ),
+        (
+            alert("loop_healed", **HEALED),
+            "loop alpha/CP-1: change strategy, pending (the same error 3 times)",
+        ),
+        (
+            alert("loop_escalated", **{**HEALED, "action": "escalate", "item": None}),
+            "loop alpha: escalate, pending (the same error 3 times)",
+        ),
         (alert("test"), "a test: this webhook works"),
     ],
 )
@@ -101,6 +130,8 @@ def test_an_alert_is_one_line_for_people(message: Alert, text: str) -> None:
         (alert("breaker_opened", provider="eu"), "/"),
         (alert("loop_budget", **BUDGET), "/loops/alpha"),
         (alert("loop_changed", loop="alpha", state="deleted"), "/"),
+        (alert("loop_health", **ALARM), "/loops/alpha"),
+        (alert("loop_healed", **HEALED), "/loops/alpha"),
     ],
 )
 def test_an_alert_links_to_the_console(message: Alert, link: str) -> None:

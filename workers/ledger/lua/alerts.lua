@@ -83,17 +83,38 @@ local function loop_warned(change)
     changed_at = change.at, version = change.version })
 end
 
+-- A step of the response to what should not last. One that is only logged is sent to nobody.
+local function loop_alarmed(change)
+  if change.alarm == 'log' or (change.alarm == 'ended' and change.severity < 2) then return end
+  local names = change.alarm == 'escalate' and { 'loop_escalated', 'loop_health' } or { 'loop_health' }
+  deliver_first(names, 1, { loop = change.loop, step = change.alarm, severity = change.severity,
+    signal = change.signal, item = change.item ~= '' and change.item or nil, since = change.since,
+    reason = change.reason, tenant = change.tenant, changed_at = change.at, version = change.version })
+end
+
+-- A healing that begins, and its end.
+local function loop_healed(change)
+  local names = change.heal == 'escalate' and { 'loop_escalated', 'loop_healed' } or { 'loop_healed' }
+  deliver_first(names, 1, { loop = change.loop, action = change.heal, outcome = change.outcome,
+    item = change.item ~= '' and change.item or nil, reason = change.reason, by = change.by,
+    tenant = change.tenant, changed_at = change.at, version = change.version })
+end
+
 local function read_change(change)
   if change.type == 'job' and TERMINAL[change.state] then return finished(change) end
   if change.type ~= 'loop' then return end
   if change.budget then return loop_warned(change) end
+  if change.alarm then return loop_alarmed(change) end
+  if change.heal then return loop_healed(change) end
   if change.state then loop_changed(change) end
 end
 
+local ABOUT_LOOPS = { 'loop_changed', 'loop_completed', 'loop_budget', 'loop_health', 'loop_escalated',
+  'loop_healed' }
 -- Without any loop so far, nobody reads the events for one.
 local reads = subscribed('job_finished')
 if redis.call('EXISTS', P .. 'loops:epoch') == 1 then
-  reads = reads or subscribed('loop_changed') or subscribed('loop_completed') or subscribed('loop_budget')
+  for _, name in ipairs(ABOUT_LOOPS) do reads = reads or subscribed(name) end
 end
 -- A cursor ensures that each event is read once. The first run starts one window ago.
 local more = 0
