@@ -18,6 +18,7 @@ COMMANDS: tuple[Command | Group, ...] = (
     Command("run", "Run jobs and wait for them.", "commands.run:run"),
     Command("up", "Start Redis, workers, console and Flower; Ctrl-C stops them.", "commands.up:up"),
     Command("worker", "Run the workers of one pool until SIGTERM.", "commands.worker:worker"),
+    Command("probe", "Tell whether a process of this host is alive.", "commands.probe:probe"),
     Command("console", "Serve the HTTP API and the page until Ctrl-C.", "commands.console:console"),
     Command("mcp", "Let an agent drive loops, over MCP on stdin and stdout.", "commands.mcp:mcp"),
     Command("submit", "Submit jobs to the queue and print their ids.", "commands.submit:submit"),

@@ -20,6 +20,7 @@ from mulligan.policies.jobs.job import parse_duration
 from mulligan.policies.jobs.sweep_health import LATE_SECONDS
 from mulligan.tasks.jobs import attempt as attempt_task
 from mulligan.workers.celery.broker.queues import AGENT_REPAIR_QUEUE, POOLS
+from mulligan.workers.liveness_file import LivenessFile
 from mulligan.workers.settings.model import Settings, load_settings
 from mulligan.workers.settings.profile_pools import LONGEST_CLAIM
 
@@ -232,16 +233,14 @@ def test_every_pod_is_locked_down_and_has_probes(name: str) -> None:
         assert not secret or "valueFrom" in item or "RUNBOOK" in item["name"]
 
 
-def test_probes_read_the_liveness_file_of_the_worker(settings: Settings) -> None:
-    from mulligan.workers.celery.worker_heartbeat import liveness_file
-
+def test_probes_read_the_liveness_file_of_the_worker() -> None:
     for name in (pool.name for pool in POOLS):
         home = next(i["value"] for i in container(name)["env"] if i["name"] == "MULLIGAN_HOME")
-        file = liveness_file(settings.model_copy(update={"home": Path(home)}), f"{name}@host")
-        assert file == Path(home) / "alive" / f"{name}@host"
+        file = LivenessFile(home=Path(home), name=f"{name}@host").path
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             words = container(name)[probe]["exec"]["command"]
-            assert words[-1].startswith(f"find \"$MULLIGAN_HOME/alive\" -name '{name}@*' -mmin -1 ")
+            ready = ["--ready"] if probe == "readinessProbe" else []
+            assert words == ["mulligan", "probe", name, *ready]
         mounts = [Path(mount["mountPath"]) for mount in container(name)["volumeMounts"]]
         assert any(mount in file.parents for mount in mounts), "the root filesystem is read-only"
     flower = shlex.join(container("flower")["command"])

@@ -41,7 +41,8 @@ class Heartbeat:
         self._after = after
         self._interval = interval
         self._stopped = threading.Event()
-        self._unreachable = False
+        #: Whether the last beat did not reach the ledger.
+        self.unreachable = False
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
@@ -62,11 +63,11 @@ class Heartbeat:
         while True:
             try:
                 self.beat()
-                self._unreachable = False
+                self.unreachable = False
             except LedgerUnavailable as error:
-                if not self._unreachable:
+                if not self.unreachable:
                     log.warning("This worker cannot write its heartbeat: %s", error)
-                self._unreachable = True
+                self.unreachable = True
             self._after()
             if self._stopped.wait(self._interval):
                 return
@@ -87,6 +88,14 @@ class StallDetector:
 
     def tick(self, now: float) -> None:
         self.ticked_at = now
+
+    def deafness(self, now: float, *, busy: bool) -> str:
+        """Return why the worker may hear nothing now; empty if it hears its broker."""
+        if now - self.ticked_at < STALE:
+            return ""
+        if not self.broker_answers():
+            return "its broker cannot be reached"
+        return "" if busy else "it hears nothing although its broker answers"
 
     def is_stalled(self, now: float, *, busy: bool) -> bool:
         if busy or now - self.ticked_at < STALE or not self.broker_answers():

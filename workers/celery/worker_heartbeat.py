@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
@@ -18,6 +17,7 @@ from mulligan.workers.celery.broker.queues import CONTROL_QUEUE
 from mulligan.workers.celery.heartbeat import INTERVAL, Heartbeat, StallDetector
 from mulligan.workers.ledger.connection.calls import RedisCalls, connect
 from mulligan.workers.ledger.stores.beats import Beat, RedisBeats
+from mulligan.workers.liveness_file import LivenessFile
 from mulligan.workers.settings.model import Settings
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class WorkerHeartbeat:
         self._app = app
         self._heartbeat: Heartbeat | None = None
         self._draining = False
-        self._liveness_file: Path | None = None
+        self._liveness_file: LivenessFile | None = None
 
     def ready(self, consumer: Any, services: Services) -> None:
         """Start the beats of a worker that now takes messages."""
@@ -54,7 +54,7 @@ class WorkerHeartbeat:
             broker_answers=self._broker_answers, ticked_at=time.monotonic()
         )
         consumer.timer.call_repeatedly(INTERVAL, lambda: stall_detector.tick(time.monotonic()))
-        self._liveness_file = liveness_file(self._settings, node)
+        self._liveness_file = LivenessFile(home=self._settings.home, name=node)
         self._start(describe, stall_detector=stall_detector)
 
     def child_ready(self, node: str, services: Services) -> None:
@@ -71,18 +71,19 @@ class WorkerHeartbeat:
             self._heartbeat.leave()
             self._heartbeat = None
         if self._liveness_file is not None:
-            self._liveness_file.unlink(missing_ok=True)
+            self._liveness_file.remove()
 
     def _start(
         self, describe: Any, *, stall_detector: StallDetector | None = None, child: bool = False
     ) -> None:
         def after() -> None:
-            busy = len(state.active_requests) > 0
-            now = time.monotonic()
-            if stall_detector is not None and stall_detector.is_stalled(now, busy=busy):
+            if stall_detector is None:
+                return
+            busy, now = len(state.active_requests) > 0, time.monotonic()
+            if stall_detector.is_stalled(now, busy=busy):
                 log.error("This worker receives nothing although its broker answers. Restart it.")
             else:
-                self._touch()
+                self._write_liveness(self._unready(stall_detector, now, busy=busy))
 
         url = self._settings.ledger or ""
         url += f"{'&' if '?' in url else '?'}socket_timeout={_TIMEOUT}"
@@ -91,12 +92,19 @@ class WorkerHeartbeat:
         self._heartbeat = Heartbeat(beats, describe, child=child, after=after)
         self._heartbeat.start()
 
-    def _touch(self) -> None:
+    def _unready(self, stall_detector: StallDetector, now: float, *, busy: bool) -> str:
+        """Return why this worker cannot take and do work; empty if it can."""
+        if self._draining:
+            return "it is shutting down"
+        if self._heartbeat is not None and self._heartbeat.unreachable:
+            return "its ledger cannot be reached"
+        return stall_detector.deafness(now, busy=busy)
+
+    def _write_liveness(self, problem: str) -> None:
         if self._liveness_file is None:
             return
         try:
-            self._liveness_file.parent.mkdir(parents=True, exist_ok=True)
-            self._liveness_file.touch()
+            self._liveness_file.write(problem)
         except OSError as error:
             log.warning("The liveness file for probes cannot be written: %s", error)
             self._liveness_file = None
@@ -107,11 +115,6 @@ class WorkerHeartbeat:
         except OperationalError:
             return False
         return True
-
-
-def liveness_file(settings: Settings, node: str) -> Path:
-    """Return the file that a worker touches with each beat; after a minute it counts as dead."""
-    return settings.home / "alive" / node
 
 
 def _beat(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from mulligan.console.cli.local_services import (
     worker_services,
 )
 from mulligan.console.cli.output import screen
+from mulligan.workers.liveness_file import LivenessFile
 from mulligan.workers.local.home import SupervisedRedis, embedded_redis, lock_home
 from mulligan.workers.local.stopping import stop_stack
 from mulligan.workers.local.supervisor import Child, Stack, child_environment
@@ -30,6 +32,8 @@ _READY_SECONDS = 60.0
 #: After running this long, a service's earlier deaths no longer count.
 _STABLE_AFTER = 60.0
 _TICK = 0.3
+#: Seconds between two writes of the liveness file.
+_ALIVE_EVERY = 5.0
 
 
 def up(
@@ -71,7 +75,9 @@ def _serve(settings: Settings, leaving: ExitStack, *, flower: bool, console: boo
         environment.update(service.announced)
     stack = Stack(settings.home, environment)
     leaving.callback(stop_stack, stack)
-    watch = ServiceWatch(stack, redis)
+    alive = LivenessFile(home=settings.home, name=f"up@{socket.gethostname()}")
+    leaving.callback(alive.remove)
+    watch = ServiceWatch(stack, redis, alive)
     stack.on_death = watch.died
     for service in services:
         stack.add(service.name, service.argv)
@@ -88,8 +94,10 @@ class ServiceWatch:
 
     stack: Stack
     redis: SupervisedRedis | None
+    alive: LivenessFile
     _down: set[str] = field(default_factory=set)
     _since: dict[str, float] = field(default_factory=dict)
+    _written_at: float = -_ALIVE_EVERY
 
     def died(self, child: Child, code: int, delay: float | None) -> None:
         self._down.add(child.name)
@@ -105,6 +113,7 @@ class ServiceWatch:
             self.redis.keep_running()
         self.stack.watch()
         now = time.monotonic()
+        self._write_liveness(now)
         for child in self.stack.children:
             if not child.alive:
                 self._since.pop(child.name, None)
@@ -113,6 +122,14 @@ class ServiceWatch:
                 screen.say(f"{child.name} restarted")
             elif now - self._since.setdefault(child.name, now) > _STABLE_AFTER:
                 child.deaths = 0
+
+    def _write_liveness(self, now: float) -> None:
+        if now - self._written_at < _ALIVE_EVERY:
+            return
+        self._written_at = now
+        down = [child.name for child in self.stack.children if not child.alive]
+        with suppress(OSError):  # of a full disk; its processes say more
+            self.alive.write(f"not running: {', '.join(down)}" if down else "")
 
 
 def wait_until_ready(services: Sequence[Service], watch: ServiceWatch) -> list[Service]:

@@ -95,6 +95,7 @@ class PauseList(BaseModel):
 def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(tags=["ops"])
 
+    @router.get("/livez")
     @router.get("/healthz")
     async def healthz() -> Liveness:
         """Whether this process is alive."""

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import redis
@@ -23,9 +22,9 @@ from mulligan.workers.celery.broker.celery_broker import CeleryBroker
 from mulligan.workers.celery.broker.queue_depth import waiting
 from mulligan.workers.celery.factory import create_app
 from mulligan.workers.celery.heartbeat import Heartbeat
-from mulligan.workers.celery.worker_heartbeat import liveness_file
 from mulligan.workers.ledger.redis_ledger import RedisLedger
 from mulligan.workers.ledger.stores.beats import Beat
+from mulligan.workers.liveness_file import LivenessFile
 
 KEY = "mulligan:{fleet}:workers"
 
@@ -185,7 +184,7 @@ def test_every_kind_of_worker_sends_beats(fleet: Fleet) -> None:
     assert {name: one.pid for name, one in found.items()} == pids
     for one in found.values():
         wait_for(
-            liveness_file(fleet.services.settings, one.name).exists,
+            LivenessFile(home=fleet.folder, name=one.name).path.exists,
             f"the liveness file of {one.name}",
         )
 
@@ -206,4 +205,4 @@ def test_a_real_worker_that_stops_is_gone_at_once(fleet: Fleet) -> None:
     leaving.process.terminate()
     assert wait_for_exit(leaving) == 0
     assert "work" not in live_beats(fleet)
-    assert not Path(liveness_file(fleet.services.settings, name)).exists()
+    assert not LivenessFile(home=fleet.folder, name=name).path.exists()
