@@ -261,7 +261,7 @@ def test_pools_of_compose_can_be_scaled_and_finish_their_attempts() -> None:
         assert parse_duration(services[name]["stop_grace_period"]) > limit
     console = services["console"]
     assert console["command"] == "mulligan console --host 0.0.0.0 --port 8700"
-    assert "/healthz" in console["healthcheck"]["test"][-1]
+    assert console["healthcheck"]["test"] == ["CMD", "mulligan", "probe", "console"]
 
 
 # -- observability ---------------------------------------------------------------------------------

@@ -135,6 +135,7 @@ def test_the_wheel_works_in_an_empty_environment_from_another_directory(
         "edit",
         "edits",
         "fold",
+        "monitor",
         "plan",
         "recheck",
         "repositories",

@@ -169,8 +169,9 @@ def test_compose_runs_the_pools() -> None:
     assert differences("docker-compose.yml", services, wanted) == []
     for name in NAMES:
         same_command("docker-compose.yml", name, shlex.split(services[name]["command"]))
-        probe = services[name]["healthcheck"]["test"][1]
-        assert f"-d {name}@$$HOSTNAME" in probe, f"docker-compose.yml: the probe of {name}"
+        probe = services[name]["healthcheck"]["test"]
+        wanted_probe = ["CMD", "mulligan", "probe", name]
+        assert probe == wanted_probe, f"docker-compose.yml: the probe of {name}"
 
 
 def test_compose_passes_the_sizes_on() -> None:

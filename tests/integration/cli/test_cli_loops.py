@@ -99,6 +99,7 @@ def test_pausing_and_stopping(shell: Shell, context: ConsoleContext) -> None:
     assert stopped == "nightly stopped; what was running was cancelled"
     assert say(shell, "pause", "nightly", code=2).endswith("that is stopped: it does not run")
     assert say(shell, "health", "nightly").startswith("nightly is idle")
+    assert say(shell, "health").startswith("nightly is idle")
     assert say(shell, "create", ".", "--start") == "nightly exists already; it is stopped"
 
 
@@ -115,6 +116,8 @@ def test_documents_are_those_of_the_api(shell: Shell, context: ConsoleContext) -
     assert emitted(shell, "slots", "3") == {"slots": 3, "set": True}
     assert emitted(shell, "slots", "--default")["set"] is False
     assert emitted(shell, "health", "nightly").keys() >= {"status", "silent_seconds", "holders"}
+    (row,) = emitted(shell, "health")["loops"]
+    assert (row["id"], row["status"], row["incidents"]) == ("nightly", "healthy", [])
     assert emitted(shell, "start", "nightly") == {
         "loop": "nightly",
         "done": "start",

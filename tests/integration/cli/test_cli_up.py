@@ -193,6 +193,13 @@ def test_the_console_answers_and_shows_the_jobs(up: Up) -> None:
     assert _status(f"{console}/metrics") == 200
 
 
+def test_every_process_can_be_probed(up: Up) -> None:
+    for name in ("up", *(pool.name for pool in POOLS)):
+        up.shell.invoke("probe", name)
+        up.shell.invoke("probe", name, "--ready")
+    assert "no process nobody" in up.shell.invoke("probe", "nobody", code=1).stdout
+
+
 def test_the_page_links_to_the_flower_that_is_running(up: Up) -> None:
     with urllib.request.urlopen(_url(up, "console"), timeout=20) as response:  # noqa: S310
         assert f'<a href="{_url(up, "flower")}"' in response.read().decode()

@@ -165,7 +165,7 @@ def test_a_job_cannot_raise_a_provider_s_limit(
 # -- without a token -------------------------------------------------------------------------------
 
 #: /queues and /providers redirect to a page that needs a token.
-PUBLIC = {"/openapi.json", "/healthz", "/readyz", "/login", "/static/{name}", "/queues",
+PUBLIC = {"/openapi.json", "/healthz", "/livez", "/readyz", "/login", "/static/{name}", "/queues",
           "/providers"}  # fmt: skip
 
 

@@ -230,6 +230,13 @@ def test_a_loop_shows_who_works_on_it(client: TestClient, context: ConsoleContex
     assert (row["scope"], row["limit"], row["used"], row["reserved"]) == ("loop", 1000, 0, 100)
     health = get_json(client, "/api/loops/alpha/health")
     assert (health["status"], health["holders"]) == ("healthy", [holder])
+    (row,) = health["items"]
+    assert (row["item"], row["status"], row["worker"]) == ("one", "healthy", "host:1")
+    assert (health["missing"], health["why"]["cause"]) == ("", "runs")
+    assert get_json(client, "/api/loop-health")["loops"] == [
+        {"id": "alpha", "status": "healthy", "missing": "", "since": None, "item": None,
+         "incidents": []}
+    ]  # fmt: skip
 
 
 def test_the_items_come_in_pages(client: TestClient) -> None:

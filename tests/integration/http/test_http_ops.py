@@ -167,4 +167,4 @@ def test_an_unreachable_ledger_is_503(tmp_path: Path) -> None:
         "why": "ledger",
         "detail": "the ledger cannot be reached",
     }
-    assert client.get("/healthz").status_code == 200
+    assert client.get("/healthz").status_code == client.get("/livez").status_code == 200

@@ -98,7 +98,7 @@ def description(console: RunningConsole) -> schemathesis.BaseSchema:
     # Streams never end; pages are for people.
     found = schemathesis.openapi.from_url(f"{console.url}/openapi.json")
     return found.exclude(path_regex="/(events|stream)$").include(
-        path_regex="^/(api/|healthz|readyz|metrics)"
+        path_regex="^/(api/|healthz|livez|readyz|metrics)"
     )
 
 

@@ -257,6 +257,22 @@ def test_a_worker_has_two_minutes_to_reconnect_to_its_broker() -> None:
     assert stall_detector.is_stalled(1125.0, busy=False)
 
 
+@pytest.mark.parametrize(
+    ("silent", "answers", "busy", "reason"),
+    [
+        (29.0, False, False, ""),
+        (30.0, True, False, "it hears nothing although its broker answers"),
+        (30.0, True, True, ""),  # a solo worker hears nothing while it works
+        (30.0, False, True, "its broker cannot be reached"),
+    ],
+)
+def test_a_worker_that_may_hear_nothing_is_not_ready(
+    *, silent: float, answers: bool, busy: bool, reason: str
+) -> None:
+    stall_detector = StallDetector(broker_answers=lambda: answers, ticked_at=0.0)
+    assert stall_detector.deafness(silent, busy=busy) == reason
+
+
 def test_the_simulation_is_deterministic_and_our_policy_costs_less() -> None:
     assert autoscale.rows(7) == autoscale.rows(7)
     messages = autoscale.traffic(7)
