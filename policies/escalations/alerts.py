@@ -103,10 +103,9 @@ def alert_text(alert: Alert) -> str:
             return f"loop {about.get('loop')}: {_STEP_WORDS[about['step']]}{about.get('reason')}"
         case "loop_healed" | "loop_escalated" | "loop_health":
             of = f"/{about['item']}" if about.get("item") else ""
-            return (
-                f"loop {about.get('loop')}{of}: {str(about.get('action')).replace('_', ' ')},"
-                f" {about.get('outcome')} ({about.get('reason')})"
-            )
+            reason = f" ({about['reason']})" if about.get("reason") else ""
+            action = str(about.get("action")).replace("_", " ")
+            return f"loop {about.get('loop')}{of}: {action}, {about.get('outcome')}{reason}"
         case "test":
             return "a test: this webhook works"
 

@@ -24,9 +24,11 @@ from mulligan.policies.loops.response import Response, respond
 from mulligan.policies.loops.why import ITEM_WORKERS
 from mulligan.tasks.loops.change import NoSuchLoop, change_loop
 from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.loops.report import generate_report
 from mulligan.tasks.loops.view import LoopView, view_loop, why_of
 from mulligan.tasks.ports.ledger import LiveItem, Requester
 
+__all__ = ["alert", "check_all", "check_health", "detect_stuck", "generate_report", "run_monitor"]
 log = logging.getLogger(__name__)
 
 _MONITOR = Requester(by="monitor")

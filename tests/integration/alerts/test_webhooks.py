@@ -26,10 +26,10 @@ from mulligan.policies.escalations.alerts import verify_signature
 from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.loop import LoopChange
 from mulligan.policies.loops.spec import HealAction
-from mulligan.tasks.loops.change import change_loop, delete, skip
+from mulligan.tasks.loops.change import delete, skip
 from mulligan.tasks.loops.monitor import check_all, run_monitor
 from mulligan.tasks.loops.view import why
-from mulligan.tasks.ports.ledger import Claim, JobView
+from mulligan.tasks.ports.ledger import Claim, JobView, LoopWrite, Written
 from mulligan.workers.alerts import deliveries
 from mulligan.workers.alerts.webhooks import Webhooks
 from mulligan.workers.ledger.redis_ledger import RedisLedger
@@ -667,18 +667,26 @@ def test_a_loop_that_needs_somebody_is_alerted_step_by_step(
 
 def test_a_healing_is_sent_to_who_asks_for_it(new_alerts: AlertsMaker, receiver: Receiver) -> None:
     alerts = new_alerts({"events": ["loop_healed", "loop_escalated"]})
-    loops = LoopScenario(alerts.scenario)
+    ledger, loops = alerts.scenario.ledger, LoopScenario(alerts.scenario)
     loops.create(item("a"))
     actions: list[HealAction] = ["change_strategy", "escalate"]
     for number, action in enumerate(actions, 1):
-        done = HealRecord(number=number, at=1.0, item="a", action=action, reason="3 failures")
-        healed = LoopChange(heals=[done])
-        change_loop(loops.context, "alpha", ADA, lambda _found, _now, change=healed: change)
+        done = HealRecord(
+            number=number,
+            at=1.0,
+            item="a",
+            action=action,
+            reason="3 failures: 'a quotation'",
+            pattern="3 failures",
+        )
+        write = LoopWrite(reading=loops.read(), change=LoopChange(heals=[done]), caller=ADA)
+        assert isinstance(ledger.write_loop(write), Written)
         assert alerts.tick() == 1
     assert [(body["event"], body["action"]) for body in receiver.bodies] == [
         ("loop_healed", "change_strategy"), ("loop_escalated", "escalate"),
     ]  # fmt: skip
     assert receiver.bodies[0]["text"] == "loop alpha/a: change strategy, pending (3 failures)"
+    assert "quotation" not in str(receiver.bodies)
 
 
 @pytest.mark.parametrize(("status", "event"), [(503, "breaker_opened"), (402, "out_of_credits")])
