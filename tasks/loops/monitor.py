@@ -7,13 +7,14 @@ compare-and-swap of the loop's record.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mulligan.policies.loops.health import (
     HEALTHY,
     Condition,
     HealthCheck,
+    ItemHealth,
     ItemSigns,
     check_loop,
     find_conditions,
@@ -52,8 +53,9 @@ def run_monitor(context: LoopContext) -> int:
     if not context.ledger.has_loops():
         return 0
     done = reconcile(context)
+    now = context.ledger.now()
     for status in check_all(context):
-        done += alert(context, status.loop, detect_stuck(status, context.ledger.now()))
+        done += alert(context, status.loop, detect_stuck(status, now), now)
     return done
 
 
@@ -81,44 +83,46 @@ def check_all(
     live, missing = context.ledger.live_items(), context.missing_pools()
     set_slots = context.ledger.loop_slots()
     has_free_slots = len(live) < (context.slots() if set_slots is None else set_slots)
-    found = []
+    found, now = [], context.ledger.now()
     for loop in loops:
         records = items.get(loop.name, {})
         own = [each for each in live if each.loop == loop.name]
         since = None
-        if not own and has_free_slots and _stands_still(context, loop, records):
+        if not own and has_free_slots and _stands_still(loop, records, now):
             try:
                 since = _unserved_since(context, view_loop(context, loop.name))
             except NoSuchLoop:
                 continue  # it was deleted meanwhile
-        check = _check(context, loop, records, own, missing, since)
+        served = ITEM_WORKERS not in missing
+        checked = _check_items(context, own, records, now, served=served)
+        check = check_loop(loop, checked, now, unserved_since=since)
         found.append(LoopStatus(loop=loop, records=records, check=check))
     return found
 
 
 def check_health(context: LoopContext, view: LoopView) -> HealthCheck:
     """Return the health of a loop that was read."""
-    snapshot = view.snapshot
-    own = [each for each in view.reading.fleet.live if each.loop == snapshot.loop.name]
-    still = not own and _stands_still(context, snapshot.loop, snapshot.items)
+    loop, records, now = view.snapshot.loop, view.snapshot.items, context.ledger.now()
+    own = [each for each in view.reading.fleet.live if each.loop == loop.name]
+    still = not own and _stands_still(loop, records, now)
     since = _unserved_since(context, view) if still else None
-    return _check(context, snapshot.loop, snapshot.items, own, view.missing_pools, since)
+    served = ITEM_WORKERS not in view.missing_pools
+    items = _check_items(context, own, records, now, served=served)
+    return check_loop(loop, items, now, unserved_since=since)
 
 
-def _check(
+def _check_items(
     context: LoopContext,
-    loop: LoopRecord,
-    records: Mapping[str, ItemRecord],
     live: Sequence[LiveItem],
-    missing_pools: Collection[str],
-    unserved_since: float | None,
-) -> HealthCheck:
-    served, now = ITEM_WORKERS not in missing_pools, context.ledger.now()
-    items = [
+    records: Mapping[str, ItemRecord],
+    now: float,
+    *,
+    served: bool,
+) -> list[ItemHealth]:
+    return [
         item_health(_signs(context, each, records, served=served), now, served=served)
         for each in live
     ]
-    return check_loop(loop, items, now, unserved_since=unserved_since)
 
 
 def _signs(
@@ -145,10 +149,8 @@ def _queued_since(context: LoopContext, live: LiveItem) -> float | None:
     return job.attempts[-1].queued_at if job and job.attempts else None
 
 
-def _stands_still(
-    context: LoopContext, loop: LoopRecord, records: Mapping[str, ItemRecord]
-) -> bool:
-    return loop.state == "running" and context.ledger.now() - _changed_at(loop, records) >= HEALTHY
+def _stands_still(loop: LoopRecord, records: Mapping[str, ItemRecord], now: float) -> bool:
+    return loop.state == "running" and now - _changed_at(loop, records) >= HEALTHY
 
 
 def _changed_at(loop: LoopRecord, records: Mapping[str, ItemRecord]) -> float:
@@ -170,9 +172,11 @@ def detect_stuck(status: LoopStatus, now: float) -> list[Condition]:
     return find_conditions(status.loop, status.records, status.check, now)
 
 
-def alert(context: LoopContext, loop: LoopRecord, conditions: Sequence[Condition]) -> int:
-    """Take the steps that are due for these conditions, each once. Return how many."""
-    if not _response(loop, conditions, context.ledger.now()).alarms:
+def alert(
+    context: LoopContext, loop: LoopRecord, conditions: Sequence[Condition], now: float
+) -> int:
+    """Take the steps that are due for these conditions, each once. Return whether one was."""
+    if not _response(loop, conditions, now).alarms:
         return 0
 
     def decide(found: LoopSnapshot, now: float) -> LoopChange:

@@ -78,6 +78,16 @@ def test_a_worker_that_renews_no_lease_is_found(loops: MonitoredLoops) -> None:
     assert (found.status, found.missing, found.item) == ("degraded", "lease", "a")
 
 
+def test_each_loop_is_judged_by_its_own_items(loops: MonitoredLoops) -> None:
+    for name in ("alpha", "beta"):
+        loops.create(item("a"), name=name)
+        loops.plan(name)
+    loops.claim("a", name="beta")
+    loops.scenario.advance(70, away=True)
+    loops.claim("a", name="alpha")
+    assert (loops.check("alpha").status, loops.check("beta").status) == ("healthy", "degraded")
+
+
 def test_an_item_waits_for_busy_workers_but_not_for_missing_ones(loops: MonitoredLoops) -> None:
     loops.create(item("a"))
     loops.plan()
@@ -202,9 +212,10 @@ def test_two_monitors_take_each_step_once(loops: MonitoredLoops) -> None:
     loops.create(item("a"), item("b", "a"))
     fail_one_by_one(loops, "a")
     (status,) = monitor.check_all(loops.context)
-    conditions = monitor.detect_stuck(status, loops.scenario.ledger.now())
+    now = loops.scenario.ledger.now()
+    conditions = monitor.detect_stuck(status, now)
     for _ in range(2):
-        monitor.alert(loops.context, status.loop, conditions)
+        monitor.alert(loops.context, status.loop, conditions, now)
     assert loops.steps() == ["log"]
 
 
