@@ -42,7 +42,7 @@ mulligan:{p00}:loops:live              zset    jobs of the items that have a slo
 mulligan:{p00}:loops:slots             string  the slots of all loops, if a person set them
 mulligan:{p00}:loops:epoch             string  how often items were admitted
 mulligan:{p00}:loops:lines             hash    priority → where the line of its loops begins
-mulligan:{p00}:loop:<name>             hash    one loop: configuration, state, version, dirty
+mulligan:{p00}:loop:<name>             hash    one loop: configuration, state, incidents
 mulligan:{p00}:loop:<name>:items       hash    item → `state|since|runs|job|reason`
 mulligan:{p00}:loop:<name>:ready       zset    items that wait for a slot, the next one first
 mulligan:{p00}:loop:<name>:spec        string  the items as JSON; no script reads it
