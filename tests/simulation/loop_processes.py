@@ -11,6 +11,7 @@ from mulligan.policies.loops.commands import Verb
 from mulligan.policies.loops.spec import LoopDocument
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.loops.monitor import reconcile, run_monitor
 from mulligan.tasks.loops.plan import run_plan
 from mulligan.tasks.loops.repository_sweep import RepositorySweep
 from mulligan.tasks.loops.rollback import read_checkpoints, request_rollback
@@ -116,6 +117,7 @@ class LoopFleet:
                 if world.random and world.chance.random() < _AFRESH:
                     sweep = RepositorySweep(context)  # which proves everything again
                 self._look_after(process, sweep)
+                self._monitor(process, context)
 
         world.scheduler.spawn(process, run)
         return process
@@ -124,6 +126,14 @@ class LoopFleet:
         try:
             sweep.run()
             sweep.deliver()
+        except LedgerUnavailable as error:
+            self._world.note(process, f"gave up: {error}")
+
+    def _monitor(self, process: Process, context: LoopContext) -> None:
+        try:
+            # No key is ever lost here, so that nothing is listed as running that does not.
+            assert reconcile(context) == 0
+            run_monitor(context)
         except LedgerUnavailable as error:
             self._world.note(process, f"gave up: {error}")
 
