@@ -265,6 +265,7 @@ def _loop_context(
         slots=lambda: live.current().loop_slots,
         price=lambda spec: token_price(spec, live.current()),
         provider=lambda name: ledger.breakers.all().get(name),
+        stuck_rules=lambda: live.current().stuck_rules,
         missing_pools=lambda: missing_pools(ledger.beats.served(now=ledger.now())),
         keep=blob_store(settings, ledger.calls).keep,
         repository=trees.repositories.open,

@@ -11,9 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mulligan.policies.figures.format import counted, duration
+from mulligan.policies.figures.format import duration
 from mulligan.policies.loops.loop import GAVE_UP, ItemRecord, LoopRecord
 from mulligan.policies.loops.progress import Progress
+from mulligan.policies.loops.stuck import (
+    RULES,
+    Rule,
+    RuleName,
+    consecutive_failures,
+    finding_of,
+    no_pass,
+)
 
 #: ``idle``: nothing is expected of it, because it was not started, is paused or has ended.
 LoopHealth = Literal["healthy", "degraded", "dead", "idle"]
@@ -28,10 +36,6 @@ DEGRADED = 300.0
 WAITING = 600.0
 #: Seconds within which a running loop is planned again if nothing changes.
 PLANNED_EVERY = 60.0
-#: Seconds without a passed item, while items run.
-NO_PASS = 1800.0
-#: Items that fail one after the other.
-FAILURES = 3
 _BY_SEVERITY: dict[LoopHealth, int] = {"idle": 0, "healthy": 0, "degraded": 1, "dead": 2}
 
 
@@ -204,7 +208,11 @@ class Condition:
 
 
 def find_conditions(
-    loop: LoopRecord, records: Mapping[str, ItemRecord], check: HealthCheck, now: float
+    loop: LoopRecord,
+    records: Mapping[str, ItemRecord],
+    check: HealthCheck,
+    now: float,
+    rules: Mapping[RuleName, Rule] = RULES,
 ) -> list[Condition]:
     """Return what needs somebody, if it lasts."""
     if loop.state == "blocked":
@@ -212,7 +220,7 @@ def find_conditions(
     if loop.state != "running":
         return []
     running = [each.item for each in check.items if each.waits_on != "worker"]
-    found = [no_pass(loop, records, running, now), consecutive_failures(records)]
+    found = [_no_pass(loop, records, running, now, rules), _failures(records, rules)]
     return [*_of_signals(check, now), *(each for each in found if each is not None)]
 
 
@@ -247,8 +255,12 @@ def _of_signals(check: HealthCheck, now: float) -> Iterator[Condition]:
         yield Condition(signal=check.missing, since=check.since or now, text=text)
 
 
-def no_pass(
-    loop: LoopRecord, records: Mapping[str, ItemRecord], running: Iterable[str], now: float
+def _no_pass(
+    loop: LoopRecord,
+    records: Mapping[str, ItemRecord],
+    running: Iterable[str],
+    now: float,
+    rules: Mapping[RuleName, Rule],
 ) -> Condition | None:
     """Find that no item has passed for long, although one runs all the time.
 
@@ -259,29 +271,23 @@ def no_pass(
     if not begun:
         return None
     since = max(loop.since, min(begun), max(passed, default=0.0))
-    if now - since < NO_PASS:
-        return None
-    text = f"no item has passed for {duration(now - since)}"
-    return Condition(signal="no_pass", since=since, text=text)
+    found = finding_of("no_pass", no_pass(now, since), rules)
+    return None if found is None else Condition(signal="no_pass", since=since, text=found.said)
 
 
-def consecutive_failures(records: Mapping[str, ItemRecord]) -> Condition | None:
+def _failures(
+    records: Mapping[str, ItemRecord], rules: Mapping[RuleName, Rule]
+) -> Condition | None:
     """Find that the last items that ended have failed, one after the other."""
-    ended = [
-        (record.since, item, record.state)
+    ended = sorted(
+        (record.since, item, record.state == "passed")
         for item, record in records.items()
         if record.state in GAVE_UP or record.state == "passed"
-    ]
-    failed: list[str] = []
-    since = 0.0
-    for at, item, state in sorted(ended, reverse=True):
-        if state == "passed":
-            break
-        failed.append(item)
-        since = at if len(failed) <= FAILURES else since
-    if len(failed) < FAILURES:
-        return None
-    text = (
-        f"{counted(len(failed), 'item')} failed one after the other: {', '.join(failed[:FAILURES])}"
     )
-    return Condition(signal="failures", since=since, text=text)
+    times = consecutive_failures([passed for _, _, passed in ended])
+    found = finding_of("consecutive_failures", times, rules)
+    if found is None:
+        return None
+    failed = list(reversed(ended))[: int(rules["consecutive_failures"].threshold)]
+    names = ", ".join(item for _, item, _ in failed)
+    return Condition(signal="failures", since=failed[-1][0], text=f"{found.said}: {names}")

@@ -113,14 +113,14 @@ RULES: Mapping[RuleName, Rule] = {
     ),
     # Of the attempts of an item, and of a loop.
     "consecutive_failures": Rule(
-        threshold=3, action="escalate", said="failed {count} times in a row"
+        threshold=3, action="escalate", said="{count} items failed one after the other"
     ),
     "no_improvement": Rule(
         threshold=3,
         action="change_strategy",
         said="did not improve the score in {count} attempts",
     ),
-    "no_pass": Rule(threshold=1800, action="escalate", said="passed nothing for {time}"),
+    "no_pass": Rule(threshold=1800, action="escalate", said="no item has passed for {time}"),
 }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.policies.jobs.job import RunnerSpec
 from mulligan.policies.loops.spec import LoopConfig
+from mulligan.policies.loops.stuck import RULES, Rule, RuleName
 from mulligan.policies.problem import Problem
 from mulligan.policies.value import Json
 from mulligan.tasks.jobs.submit import Intake
@@ -53,6 +54,8 @@ class LoopContext:
     #: Read the files of a transcript, and the last events of one that is being written.
     parse_transcript: Callable[[Mapping[str, bytes]], Iterable[Mapping[str, Json]]] = lambda _: ()
     live_transcript: Callable[[str, int], Iterable[Mapping[str, Json]]] = lambda _job, _attempt: ()
+    #: Returns the rules that tell what is stuck.
+    stuck_rules: Callable[[], Mapping[RuleName, Rule]] = lambda: RULES
     #: Seconds for which the work of attempts is kept after their items have ended.
     work_retention: float = 14 * 86400.0
     #: Called at named steps, where crash tests kill a process.

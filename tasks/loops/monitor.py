@@ -55,7 +55,7 @@ def run_monitor(context: LoopContext) -> int:
     done = reconcile(context)
     now = context.ledger.now()
     for status in check_all(context):
-        done += alert(context, status.loop, detect_stuck(status, now), now)
+        done += alert(context, status.loop, detect_stuck(context, status, now), now)
     return done
 
 
@@ -167,9 +167,10 @@ def _unserved_since(context: LoopContext, view: LoopView) -> float | None:
 # -- the response ----------------------------------------------------------------------------------
 
 
-def detect_stuck(status: LoopStatus, now: float) -> list[Condition]:
+def detect_stuck(context: LoopContext, status: LoopStatus, now: float) -> list[Condition]:
     """Return what about a loop should not last."""
-    return find_conditions(status.loop, status.records, status.check, now)
+    rules = context.stuck_rules()
+    return find_conditions(status.loop, status.records, status.check, now, rules)
 
 
 def alert(

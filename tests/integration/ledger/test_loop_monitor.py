@@ -213,7 +213,7 @@ def test_two_monitors_take_each_step_once(loops: MonitoredLoops) -> None:
     fail_one_by_one(loops, "a")
     (status,) = monitor.check_all(loops.context)
     now = loops.scenario.ledger.now()
-    conditions = monitor.detect_stuck(status, now)
+    conditions = monitor.detect_stuck(loops.context, status, now)
     for _ in range(2):
         monitor.alert(loops.context, status.loop, conditions, now)
     assert loops.steps() == ["log"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -13,14 +14,13 @@ from mulligan.policies.loops.health import (
     ItemSigns,
     LoopHealth,
     check_loop,
-    consecutive_failures,
     find_conditions,
     item_health,
-    no_pass,
 )
 from mulligan.policies.loops.loop import LOOP_STATES, ItemRecord, ItemState, LoopRecord, LoopState
 from mulligan.policies.loops.progress import Progress
 from mulligan.policies.loops.spec import LoopConfig
+from mulligan.policies.loops.stuck import RULES, Rule, RuleName, changed_rules
 
 NOW = 100_000.0
 
@@ -174,24 +174,38 @@ def test_a_blocked_loop_needs_somebody_and_a_paused_one_does_not() -> None:
     assert conditions(found=loop("paused")) == []
 
 
+def of_loop(
+    running: LoopRecord,
+    found: dict[str, ItemRecord],
+    *items: ItemHealth,
+    rules: Mapping[RuleName, Rule] = RULES,
+) -> list[Condition]:
+    check = check_loop(running, items, NOW)
+    return find_conditions(running, found, check, NOW, rules)
+
+
 def test_no_pass_counts_only_while_an_item_runs_all_the_time() -> None:
-    running = loop(since=NOW - 9000)
+    running, works = loop(since=NOW - 9000, planned_at=NOW), item_health(signs(), NOW)
     old = records(a=("running", NOW - 4000), b=("passed", NOW - 1801))
-    assert no_pass(running, old, ["a"], NOW) == Condition(
-        signal="no_pass", since=NOW - 1801, text="no item has passed for 30 min"
-    )
-    assert no_pass(running, old, [], NOW) is None, "it waits for something"
+    assert of_loop(running, old, works) == [
+        Condition(signal="no_pass", since=NOW - 1801, text="no item has passed for 30 min")
+    ]
+    assert of_loop(running, old) == [], "it waits for something"
     fresh = records(a=("running", NOW - 4000), b=("passed", NOW - 1799))
-    assert no_pass(running, fresh, ["a"], NOW) is None
+    assert of_loop(running, fresh, works) == []
     begun = records(a=("running", NOW - 100), b=("passed", NOW - 4000))
-    assert no_pass(running, begun, ["a"], NOW) is None, "it has just begun"
-    assert no_pass(loop(since=NOW - 5), old, ["a"], NOW) is None, "it was just started"
+    assert of_loop(running, begun, works) == [], "it has just begun"
+    assert of_loop(loop(since=NOW - 5), old, works) == [], "it was just started"
+    patient = changed_rules({"no_pass": 7200.0}, {})
+    assert of_loop(running, old, works, rules=patient) == [], "another threshold is configured"
 
 
 def test_three_items_that_fail_one_after_the_other() -> None:
+    running = loop(planned_at=NOW)
     three = records(a=("failed", 3.0), b=("quarantined", 2.0), c=("failed", 1.0), d=("passed", 0.5))
-    found = consecutive_failures(three)
-    assert found is not None
+    (found,) = of_loop(running, three)
     assert found.text == "3 items failed one after the other: a, b, c"
-    assert consecutive_failures({**three, **records(e=("passed", 2.5))}) is None
-    assert consecutive_failures(records(a=("failed", 3.0), b=("failed", 2.0))) is None
+    assert found.since == 1.0
+    assert of_loop(running, {**three, **records(e=("passed", 2.5))}) == []
+    assert of_loop(running, records(a=("failed", 3.0), b=("failed", 2.0))) == []
+    assert of_loop(running, three, rules=changed_rules({"consecutive_failures": 0}, {})) == []

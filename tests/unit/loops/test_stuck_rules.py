@@ -272,7 +272,7 @@ def test_failures_in_a_row() -> None:
     assert finding_of("consecutive_failures", 2) is None
     finding = finding_of("consecutive_failures", consecutive_failures([False] * 3))
     assert finding is not None
-    assert (finding.action, finding.said) == ("escalate", "failed 3 times in a row")
+    assert (finding.action, finding.said) == ("escalate", "3 items failed one after the other")
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_no_pass_for_half_an_hour() -> None:
     assert finding_of("no_pass", no_pass(2000.0, 201.0)) is None
     finding = finding_of("no_pass", no_pass(2000.0, 200.0))
     assert finding is not None
-    assert finding.said == "passed nothing for 30 min"
+    assert finding.said == "no item has passed for 30 min"
 
 
 # -- the table -------------------------------------------------------------------------------------
