@@ -66,7 +66,11 @@ def read_document(path: str, *, if_empty: str = "") -> SourceDocument:
     """
     name = "<stdin>" if path == STDIN else path
     folder = Path.cwd() if path == STDIN else Path(path).resolve().parent
-    text = read_text(path, name)
+    return parse_document(read_text(path, name), name=name, folder=folder, if_empty=if_empty)
+
+
+def parse_document(text: str, *, name: str, folder: Path, if_empty: str = "") -> SourceDocument:
+    """Read YAML or JSON, or raise BadInput with the line. ``name``: what it is called there."""
     if not text.strip():
         raise _bad(name, f"is empty{if_empty}")
     try:

@@ -19,7 +19,7 @@ from mulligan.policies.loops.spec import LoopDocument
 from mulligan.tasks.loops.change import check_loop
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.errors import refuse
-from mulligan.tasks.ports.ledger import JobView, LoopNote
+from mulligan.tasks.ports.ledger import JobView, LiveItem, LoopNote
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +28,17 @@ class LoopSummary:
 
     loop: LoopRecord
     items: Mapping[str, ItemRecord]
-    #: The jobs that have a slot, and whether a worker runs or verifies each.
-    live: Mapping[str, bool]
+    #: What has a slot, by its job.
+    live: Mapping[str, LiveItem]
 
     @property
     def counts(self) -> dict[ShownState, int]:
         return dict(Counter(shown_state(record, self.live) for record in self.items.values()))
+
+    def is_held(self, record: ItemRecord) -> bool:
+        """Whether a worker runs or verifies the job of an item."""
+        found = self.live.get(record.job_id)
+        return found is not None and found.held
 
     @property
     def running(self) -> list[str]:
@@ -41,9 +46,19 @@ class LoopSummary:
         found = [
             (record.since, name)
             for name, record in self.items.items()
-            if record.state == "running" and self.live.get(record.job_id)
+            if record.state == "running" and self.is_held(record)
         ]
         return [name for _, name in sorted(found)]
+
+    @property
+    def last_heartbeat(self) -> float | None:
+        """The newest sign of life: of what runs, or of the planner if nothing does."""
+        beats = [
+            each.renewed_at or each.claimed_at or self.items[each.item].since
+            for each in self.live.values()
+            if each.loop == self.loop.name and each.item in self.items
+        ]
+        return max(beats, default=self.loop.planned_at)
 
 
 def list_loops(
@@ -61,7 +76,7 @@ def list_loops(
         if each.is_of(tenant, owner) and state in (None, each.state)
     ][:limit]
     items = context.ledger.loop_items([each.name for each in found])
-    live = {each.job_id: each.held for each in context.ledger.live_items()}
+    live = {each.job_id: each for each in context.ledger.live_items()}
     return [
         LoopSummary(loop=loop, items=records, live=live)
         for loop, records in zip(found, items, strict=True)

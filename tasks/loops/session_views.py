@@ -79,6 +79,11 @@ def read_session(
     return SessionTranscript(job_id=job_id, attempt=attempt, events=events, has_ended=ended)
 
 
+def session_tail(context: LoopContext, job_id: str, attempt: int, *, most: int) -> Sequence[Event]:
+    """Return the last events of an attempt that runs, without asking its repository."""
+    return _newest(context.live_transcript(job_id, attempt))[-most:]
+
+
 @dataclass(kw_only=True)
 class SessionFollower:
     """Follows an attempt. Each event is returned once."""

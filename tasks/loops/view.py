@@ -66,7 +66,7 @@ class LoopView:
 
     @cached_property
     def summary(self) -> LoopSummary:
-        live = {each.job_id: each.held for each in self.reading.fleet.live}
+        live = {each.job_id: each for each in self.reading.fleet.live}
         return LoopSummary(loop=self.snapshot.loop, items=self.snapshot.items, live=live)
 
     def state(self, item: str) -> ShownState:
@@ -86,13 +86,7 @@ class LoopView:
     @property
     def last_heartbeat(self) -> float | None:
         """The newest sign of life: of what runs, or of the planner if nothing does."""
-        name = self.snapshot.loop.name
-        beats = [
-            each.renewed_at or each.claimed_at or self.snapshot.record(each.item).since
-            for each in self.reading.fleet.live
-            if each.loop == name
-        ]
-        return max(beats, default=self.snapshot.loop.planned_at)
+        return self.summary.last_heartbeat
 
 
 def view_loop(
@@ -180,7 +174,7 @@ def why_item_of(view: LoopView, item: str, now: float, waits: JobWaits | None = 
 def _slot_says(view: LoopView, item: str) -> JobWaits:
     """Return what is known of an item's job without reading it."""
     record = view.snapshot.record(item)
-    if record.state != "running" or view.summary.live.get(record.job_id):
+    if record.state != "running" or view.summary.is_held(record):
         return JobWaits()
     words = "a worker" if record.job_id in view.summary.live else "something else than a slot"
     return JobWaits(waiting_for="worker", words=words)

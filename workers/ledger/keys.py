@@ -258,6 +258,10 @@ def loop_log(prefix: str, name: str) -> str:
     return f"{prefix}loop:{name}:log"
 
 
+def loop_spent(prefix: str, name: str) -> str:
+    return f"{prefix}loop:{name}:spent"
+
+
 def loop_heals(prefix: str, name: str) -> str:
     return f"{prefix}loop:{name}:heals"
 

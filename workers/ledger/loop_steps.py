@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from mulligan.policies.jobs.job import Job
-from mulligan.policies.loops.budget import Resource
+from mulligan.policies.loops.budget import Resource, SharedScope
 from mulligan.policies.loops.heal_record import MOST_HEALS
 from mulligan.policies.loops.incident import incidents_to_json
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot
@@ -204,6 +204,13 @@ class LoopSteps(AcceptSteps):
             read_record(place, partial(loop_rows.read_items, row))
             for place, row in zip(places, self.calls.records(places), strict=True)
         ]
+
+    def loops_used(
+        self, names: Sequence[str]
+    ) -> list[Mapping[tuple[SharedScope, Resource], float]]:
+        places = [keys.loop_spent(self._loops_prefix, name) for name in names]
+        now = self.now()
+        return [loop_rows.read_used(row, now) for row in self.calls.records(places)]
 
     def live_items(self) -> list[LiveItem]:
         found = self.calls.one("live_items", self._loops_prefix)

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from mulligan.policies.jobs.job import Job
 from mulligan.policies.loops.admission import Admission, Admitted, Demand
-from mulligan.policies.loops.budget import BudgetState, Resource
+from mulligan.policies.loops.budget import BudgetState, Resource, SharedScope
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot
 from mulligan.policies.loops.progress import Progress
 from mulligan.policies.loops.spec import LoopDocument
@@ -32,6 +32,11 @@ class LiveItem:
     held: bool = False
     #: What its worker says about it; None if nobody runs an agent for it.
     progress: Progress | None = None
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether a worker verifies or merges its work: then nobody holds the attempt itself."""
+        return self.held and self.renewed_at is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +165,11 @@ class LoopLedger(Protocol):
 
     def loop_items(self, names: Sequence[str]) -> list[Mapping[str, ItemRecord]]:
         """Return the states of the items of several loops, without their specs."""
+
+    def loops_used(
+        self, names: Sequence[str]
+    ) -> list[Mapping[tuple[SharedScope, Resource], float]]:
+        """Return what several loops have used, in all and today."""
 
     def live_items(self) -> list[LiveItem]:
         """Return the items that have a slot."""

@@ -102,7 +102,7 @@ def read_budget(
     limit_row, reserved_row = rows.fields(limits), rows.fields(reserved)
     return BudgetState(
         limits={key: float(limit_row[_name(key)]) for key in _KEYS if _name(key) in limit_row},
-        used=_read_used(rows.fields(spent), now),
+        used=read_used(rows.fields(spent), now),
         reserved=_read_reserved(reserved_row),
         reservations=len(reserved_row),
         unlimited=_read_unlimited(reserved_row),
@@ -117,7 +117,7 @@ def _name(key: tuple[SharedScope, Resource]) -> str:
     return ":".join(key)
 
 
-def _read_used(row: Mapping[str, str], now: float) -> dict[tuple[SharedScope, Resource], float]:
+def read_used(row: Mapping[str, str], now: float) -> dict[tuple[SharedScope, Resource], float]:
     """Read what a loop has used; what was used on another day does not count for this one."""
     today = row.get("day") == str(int(now // _DAY))
     return {key: float(row.get(_name(key), 0)) for key in _KEYS if key[0] == "loop" or today}
