@@ -40,6 +40,10 @@ MARKS = {
     "passed": "✓",
     "failed": "✗",
     "quarantined": "▲",
+    "healthy": "●",
+    "degraded": "◐",
+    "dead": "✗",
+    "idle": "○",
 }
 
 

@@ -85,7 +85,7 @@ def _environment() -> Environment:
         percent=formatter.percent,
         rate=formatter.rate,
         score=formatter.score,
-        share=_share,
+        share=charts.share_bar,
         spark=_spark,
         time_only=elements.time_only,
         version=VERSION,
@@ -107,10 +107,6 @@ def _signature_url(path: str, signature: str, **choice: str | None) -> str:
 
 def _spark(values: Any, label: str, high: float | None = None) -> Markup:
     return charts.sparkline(values, label=label, high=high)
-
-
-def _share(value: float, label: str, limit: bool = False) -> Markup:
-    return charts.share_bar(value, label=label, limit=limit)
 
 
 _TEMPLATES = _environment()

@@ -18,12 +18,11 @@ from mulligan.console.page import (
     escalation_pages,
     failure_pages,
     job_pages,
-    loop_pages,
     operation_pages,
     overview_page,
     runbook_page,
-    work_pages,
 )
+from mulligan.console.page.loops import loop_pages, work_pages
 from mulligan.console.page.render import STATIC, VERSION, page
 from mulligan.tasks.ports.errors import LedgerUnavailable
 

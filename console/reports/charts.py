@@ -154,14 +154,25 @@ def _column(column: Column, index: int, *, top: float, height: int, names: Seque
 
 
 def share_bar(
-    share: float, *, label: str, limit: bool = False, width: int = 88, height: int = 8
+    share: float,
+    *,
+    label: str,
+    limit: bool = False,
+    reserved: float = 0.0,
+    width: int = 88,
+    height: int = 8,
 ) -> Markup:
-    """Draw a share from 0 to 1. With ``limit``, 0.9 and more is drawn as a warning."""
-    filled = min(1.0, max(0.0, share)) * width
-    inner = Markup(
-        '<rect class="ground" width="{}" height="{}" rx="2"/>'
-        '<rect class="filled" width="{}" height="{}" rx="2"/>'
-    ).format(width, height, _number(filled), height)
+    """Draw a share from 0 to 1. With ``limit``, 0.9 and more is drawn as a warning.
+
+    ``reserved``: a share that follows it and may still be given back.
+    """
+    pieces = [Markup('<rect class="ground" width="{}" height="{}" rx="2"/>').format(width, height)]
+    for name, end in (("reserved", share + reserved), ("filled", share)):
+        if name == "filled" or reserved:
+            filled = _number(min(1.0, max(0.0, end)) * width)
+            bar = Markup('<rect class="{}" width="{}" height="{}" rx="2"/>')
+            pieces.append(bar.format(name, filled, height))
+    inner = Markup("").join(pieces)
     name = "share full" if limit and share >= 0.9 else "share"
     return _image(name, label, width, height, inner)
 

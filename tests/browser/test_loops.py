@@ -35,7 +35,7 @@ def test_a_loop_is_driven_from_its_page(
     created = document(item("one"), item("two", "one"), item("three", "two"))
     change.create_loop(loops.context, created, by="ada")
     page = tab(f"{console.url}/loops")
-    page.get_by_role("link", name="alpha").click()
+    page.get_by_role("link", name="alpha", exact=True).click()
     expect(page.locator("#stream")).to_have_text("live")
     page.get_by_role("button", name="Start").click()
     expect(page.get_by_role("region", name="Status")).to_contain_text("running")

@@ -146,6 +146,40 @@ async function submit(form, url) {
   });
 }
 
+// -- a document in a form: YAML or JSON, which the server reads ------------------------------------
+
+/** Send the document of a form to the API. ``options`` are added to it. */
+async function sendDocument(form, options) {
+  const document = await call("/loops/document", { text: form.elements.text.value });
+  return call(form.dataset.url, { ...document, ...options });
+}
+
+async function submitDocument(form, how) {
+  const problem = one(".problem", form), plan = one(".dry", form);
+  problem.textContent = "";
+  if (plan) plan.textContent = "";
+  await busy(all("button:not([value=no])", form), async () => {
+    try {
+      const answer = await sendDocument(form, how === "check" ? { dry_run: true } : how === "start" ? { start: true } : {});
+      if (how === "check") { plan.textContent = planText(answer); return; }
+      if (form.dataset.goes) return location.assign(form.dataset.goes + encodeURIComponent(answer.id));
+      form.closest("dialog").close();
+      form.reset();
+      notify(form.dataset.done);
+      await refresh();
+    } catch (error) {
+      problem.textContent = error.message;
+    }
+  });
+}
+
+function planText(plan) {
+  const first = (ids) => `${ids.slice(0, 12).join(", ")}${ids.length > 12 ? ` and ${ids.length - 12} more` : ""}`;
+  return [`${plan.id}: ${plan.order.length} item${plan.order.length === 1 ? "" : "s"}, in this order: ${first(plan.order)}.`,
+    `At once: ${first(plan.ready) || "none"}.`,
+    plan.name_in_use ? "A loop of this name exists already." : "Nothing was created yet."].join("\n");
+}
+
 // -- a whole group: a dry run first, then its progress ------------------------------------------
 
 function openGroup(button) {
@@ -295,11 +329,26 @@ function swap(part, text) {
   const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
   const open = all("details[open]", part).map((each) => each.id);
   const scrolled = all("pre[id]", part).map((each) => [each.id, each.scrollTop]);
-  part.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
+  const fresh = new DOMParser().parseFromString(text, "text/html").body;
+  keepUnchanged(part, fresh);
+  part.replaceChildren(...fresh.childNodes);
   for (const id of open) { const each = id && document.getElementById(id); if (each) each.open = true; }
   for (const [id, top] of scrolled) { const each = document.getElementById(id); if (each) each.scrollTop = top; }
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   showTimes(part);
+}
+
+/** Keep what looks as before, with its place, its tooltip and its focus; and a transcript that grows. */
+function keepUnchanged(part, fresh) {
+  for (const old of all("[data-same]", part)) {
+    const now = fresh.querySelector(`#${old.id}`);
+    if (!now) continue;
+    const at = [old.scrollLeft, old.scrollTop];
+    if (now.isEqualNode(old)) now.replaceWith(old);
+    queueMicrotask(() => one(`#${old.id}`)?.scrollTo(...at));
+  }
+  const tail = one("#tail", part), next = fresh.querySelector("#tail");
+  if (tail && next && tail.dataset.events === next.dataset.events) next.replaceWith(tail);
 }
 
 /** Refresh soon, but no more often than the page allows. */
@@ -377,6 +426,20 @@ function followSession(list) {
     one("#stream")?.remove();
     refresh();
   });
+}
+
+const SHOWN = 10;  // events at the end of a transcript on a board
+
+/** Add what the agent of a board has done since. */
+async function extendTail() {
+  const list = one("#tail");
+  if (!list || document.hidden) return;
+  const found = await call(`${list.dataset.events}?after=${list.dataset.last}`, null, "GET").catch(() => null);
+  if (!found?.events.length) return;
+  list.dataset.last = found.last;
+  list.append(...found.events.slice(-SHOWN).map(eventRow));
+  while (list.children.length > SHOWN) list.firstElementChild.remove();
+  list.scrollTop = list.scrollHeight;
 }
 
 function eventRow(event) {
@@ -523,6 +586,7 @@ document.addEventListener("click", (event) => {
   else if ("dry" in button.dataset) group(button.form, true);
   else if (button.dataset.stop) busy([button], () => call(`/api/bulk/${button.dataset.stop}/cancel`).catch((error) => notify(error.message, true)));
   else if (button.dataset.open) openForm(button);
+  else if ("check" in button.dataset) { if (button.form.reportValidity()) submitDocument(button.form, "check"); }
   else if (button.value === "no" && button.closest("dialog")) button.closest("dialog").close();
 });
 
@@ -555,10 +619,13 @@ document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.id === "group-form") { event.preventDefault(); group(form, one("[data-go]", form).hidden); }
   else if (form.id === "pause-form") { event.preventDefault(); pauseNamed(form); }
+  else if ("document" in form.dataset) { event.preventDefault(); submitDocument(form, event.submitter?.value); }
   else if (form.dataset.url) { event.preventDefault(); submit(form, form.dataset.url); }
 });
 
 document.addEventListener("change", (event) => {
+  const { fills } = event.target.dataset;
+  if (fills) event.target.form.elements[fills].value = event.target.selectedOptions[0].dataset.text ?? "";
   if (event.target.closest("form[data-auto]")) event.target.form.requestSubmit();
   if (event.target.name === "action" && event.target.form.id === "group-form") showStep(event.target.form, "dry");
 });
@@ -581,6 +648,10 @@ if (one("#part[data-live]")) {
   setInterval(() => { if (Date.now() - last >= QUIET) scheduleRefresh(); }, QUIET / 2);  // ages and queues change without events
 } else if (one("#session[data-stream]")) followSession(one("#session"));
 else one("#stream")?.remove();
+const drawn = one(".node.running, .node.critical");  // a long graph begins with what is done
+if (drawn) one("#graph-frame").scrollTo(drawn.getBBox().x - 40, drawn.getBBox().y - 120);
+if (one("#tail")) one("#tail").scrollTop = one("#tail").scrollHeight;
+if (one("#part[data-live]")) setInterval(extendTail, 1500);
 const poll = Number(one("#part")?.dataset.poll ?? 0);  // for pages without events
 if (poll) setInterval(() => { if (Date.now() - last >= poll) scheduleRefresh(); }, poll);
 const retry = Number(one("#part")?.dataset.retry ?? 0);

@@ -48,11 +48,12 @@ def test_the_list_says_how_far_each_loop_is(context: ConsoleContext, loops: Loop
     loops.plan()
     loops.create(item("x"), name="beta", priority=2)
     shown = text_of(page(client, "/loops"))
-    assert re.search(r"alpha \S* ?◔ running 1 of 2 passed 1 of 2 5 nothing", shown), shown
+    assert re.search(r"alpha ◔ running p5, .* 1 of 2 passed 1 of 2 ● healthy", shown), shown
+    assert "two waits for a worker" in shown
     loops.claim("two")
     shown = text_of(page(client, "/loops"))
-    assert re.search(r"alpha \S* ?◔ running 1 of 2 passed 1 of 2 5 two", shown), shown
-    assert "beta" in shown
+    assert re.search(r"1 of 2 ● healthy 10 tokens two on worker", shown), shown
+    assert re.search(r"beta ◔ running p2", shown), shown
     stopped = page(client, "/loops?state=stopped")
     assert "No loop is stopped." in stopped
 
@@ -97,7 +98,7 @@ def test_a_thousand_items_come_in_pages_at_the_cost_of_one(
 
     html = page(client, "/loops/alpha")
     assert "1 to 100 of 1,000" in text_of(html)
-    assert 'href="/loops/alpha?start=100"' in html
+    assert 'href="/loops/alpha?start=100#items"' in html
     last = page(client, "/loops/alpha?start=900")
     assert "901 to 1,000 of 1,000" in text_of(last)
     assert 'rel="next"' not in last

@@ -16,9 +16,9 @@ from support.console_server import client_of, new_token, post_json
 from support.git_repositories import UserRepository
 
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.page import checkpoint_reader
-from mulligan.console.page.checkpoint_reader import CheckpointReader
-from mulligan.console.page.work_pages import checkpoint_lines
+from mulligan.console.page.loops import checkpoint_reader
+from mulligan.console.page.loops.checkpoint_reader import CheckpointReader
+from mulligan.console.page.loops.work_pages import checkpoint_lines
 from mulligan.tasks.loops.rollback import checkpoints_of
 from mulligan.tasks.ports.repositories import BranchCommit, Repository
 from mulligan.testing import real_models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.console.page.diff_files import MAX_LINES, diff_files
+from mulligan.console.page.loops.diff_files import MAX_LINES, diff_files
 from mulligan.tasks.ports.repositories import ChangedFile
 
 CHANGED = """diff --git a/shop/tax.py b/shop/tax.py

@@ -22,8 +22,9 @@ from mulligan.console.http.models.work_models import (
 )
 from mulligan.console.http.routes.loop_routes import visible_loop
 from mulligan.console.http.routes.loop_work_routes import visible_item
-from mulligan.console.page.checkpoint_reader import CheckpointReader
-from mulligan.console.page.diff_files import DiffFile, diff_files
+from mulligan.console.page.loops.checkpoint_reader import CheckpointReader
+from mulligan.console.page.loops.diff_files import DiffFile, diff_files
+from mulligan.console.page.loops.loop_board import BoardItems
 from mulligan.console.page.render import ShortText, address, page
 from mulligan.policies.loops.checkpoints import (
     Checkpoint,
@@ -38,6 +39,7 @@ from mulligan.policies.loops.loop import LoopSnapshot
 from mulligan.tasks.loops.registry import ItemRunView, read_runs
 from mulligan.tasks.loops.rollback import find_checkpoint, read_checkpoints
 from mulligan.tasks.loops.session_views import read_session
+from mulligan.tasks.loops.view import no_such_item
 from mulligan.tasks.loops.work_views import WorkDiff, checkpoint_diff, item_diff
 from mulligan.tasks.ports.errors import RepositoryUnavailable
 
@@ -229,9 +231,14 @@ def _add_item(router: APIRouter, context: ConsoleContext) -> None:
 
     @router.get("/loops/{name}/items/{item}")
     def work(request: Request, caller: Reader, name: str, item: str) -> HTMLResponse:
-        snapshot = visible_item(context, caller, name, item)
+        view = visible_loop(context, caller, name)
+        snapshot, spec = view.snapshot, view.snapshot.spec(item)
+        if spec is None:
+            raise no_such_item(name, item)
 
         def read() -> tuple[list[str], WorkDiff | None]:
+            if snapshot.config.repo is None:
+                return [], None
             undone = _undone(read_checkpoints(loops, snapshot), snapshot, item)
             return undone, item_diff(loops, snapshot, item)
 
@@ -242,8 +249,11 @@ def _add_item(router: APIRouter, context: ConsoleContext) -> None:
             "item_work.html",
             caller=caller,
             l=snapshot.loop,
-            spec=snapshot.spec(item),
-            record=snapshot.record(item),
+            i=BoardItems(view=view, now=context.ledger.now()).line(spec),
+            has_repo=snapshot.config.repo is not None,
+            needed_by=[each.id for each in snapshot.specs if item in each.depends_on],
+            heals=[each for each in reversed(snapshot.heals) if each.item == item],
+            may_create=False,
             runs=_newest_runs(context, snapshot, item),
             undo=undo_words(undone) if undone else "",
             pending=pending_rollback(snapshot.loop),
