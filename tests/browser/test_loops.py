@@ -64,8 +64,10 @@ def test_long_names_and_many_items_fit_the_screen(
     console: RunningConsole, loops: LoopScenario, tab: Tab
 ) -> None:
     name = "n" * 80
-    items = [item(f"i{n}" + "x" * 70, title="t" * 200) for n in range(150)]
-    loops.create(*items, name=name)
+    names = [f"i{n}" + "x" * 70 for n in range(300)]
+    after = [[] if n % 9 == 0 else [names[n - 1]] for n in range(300)]
+    items = [item(each, *after[n], title="t" * 200) for n, each in enumerate(names)]
+    loops.create(*items, name=name, auto_heal=True, budget={"day": {"tokens": 1000}})
     loops.plan(name)
     ARTIFACTS.mkdir(parents=True, exist_ok=True)
     for path in ("/loops", f"/loops/{name}"):
@@ -78,4 +80,4 @@ def test_long_names_and_many_items_fit_the_screen(
             kind = "loops" if path == "/loops" else "loop"
             page.screenshot(path=ARTIFACTS / f"{kind}-{scheme}-{width}.png", full_page=True)
     page.get_by_role("link", name="Next").click()
-    expect(page.get_by_role("main")).to_contain_text("101 to 150 of 150")
+    expect(page.get_by_role("main")).to_contain_text("101 to 200 of 300")

@@ -36,8 +36,9 @@ class RemedyButton:
 
     @property
     def question(self) -> str:
-        """What is asked before it is done."""
-        return f"{self.text}? This does the same as: {self.command}"
+        """What is asked before it is done, if its text does not say it all."""
+        known = self.text in ("Start", "Resume", "Reset")
+        return "" if known else f"{self.text}? This does the same as: {self.command}"
 
 
 def remedy_button(reason: Reason, caller: Caller) -> RemedyButton | None:

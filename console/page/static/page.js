@@ -336,9 +336,10 @@ function swap(part, text) {
   for (const [id, top] of scrolled) { const each = document.getElementById(id); if (each) each.scrollTop = top; }
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   showTimes(part);
+  showEnd();
 }
 
-/** Keep what looks as before, with its place, its tooltip and its focus; and a transcript that grows. */
+/** Keep what looks as before, with its place, its tooltip and its focus. */
 function keepUnchanged(part, fresh) {
   for (const old of all("[data-same]", part)) {
     const now = fresh.querySelector(`#${old.id}`);
@@ -347,8 +348,6 @@ function keepUnchanged(part, fresh) {
     if (now.isEqualNode(old)) now.replaceWith(old);
     queueMicrotask(() => one(`#${old.id}`)?.scrollTo(...at));
   }
-  const tail = one("#tail", part), next = fresh.querySelector("#tail");
-  if (tail && next && tail.dataset.events === next.dataset.events) next.replaceWith(tail);
 }
 
 /** Refresh soon, but no more often than the page allows. */
@@ -430,16 +429,21 @@ function followSession(list) {
 
 const SHOWN = 10;  // events at the end of a transcript on a board
 
-/** Add what the agent of a board has done since. */
+function showEnd() {
+  const list = one("#tail");
+  if (list) list.scrollTop = list.scrollHeight;
+}
+
+/** Add what the agent of a board has done since. Of a silent one, only its repository could tell. */
 async function extendTail() {
   const list = one("#tail");
-  if (!list || document.hidden) return;
+  if (!list || list.dataset.last === "0" || document.hidden) return;
   const found = await call(`${list.dataset.events}?after=${list.dataset.last}`, null, "GET").catch(() => null);
   if (!found?.events.length) return;
   list.dataset.last = found.last;
   list.append(...found.events.slice(-SHOWN).map(eventRow));
   while (list.children.length > SHOWN) list.firstElementChild.remove();
-  list.scrollTop = list.scrollHeight;
+  showEnd();
 }
 
 function eventRow(event) {
@@ -650,7 +654,7 @@ if (one("#part[data-live]")) {
 else one("#stream")?.remove();
 const drawn = one(".node.running, .node.critical");  // a long graph begins with what is done
 if (drawn) one("#graph-frame").scrollTo(drawn.getBBox().x - 40, drawn.getBBox().y - 120);
-if (one("#tail")) one("#tail").scrollTop = one("#tail").scrollHeight;
+showEnd();
 if (one("#part[data-live]")) setInterval(extendTail, 1500);
 const poll = Number(one("#part")?.dataset.poll ?? 0);  // for pages without events
 if (poll) setInterval(() => { if (Date.now() - last >= poll) scheduleRefresh(); }, poll);
