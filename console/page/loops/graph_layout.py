@@ -7,7 +7,7 @@ later column. All lines of an item share one way until they part.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from itertools import pairwise
@@ -98,24 +98,6 @@ def direct_dependencies(depends: Dependencies) -> dict[str, list[str]]:
         for each in direct[item]:
             before[item] |= bits[each]
     return direct
-
-
-def critical_path(depends: Dependencies, done: Collection[str]) -> list[str]:
-    """Return the longest chain of items that are not done, the first one first."""
-    longest: dict[str, int] = {}
-    previous: dict[str, str | None] = {}
-    for item in _sorted(depends):
-        if item in done:
-            continue
-        left = [each for each in _known(depends, item) if each not in done]
-        previous[item] = max(left, key=longest.__getitem__, default=None)
-        longest[item] = 1 + max((longest[each] for each in left), default=0)
-    last = max(longest, key=longest.__getitem__, default=None)
-    chain: list[str] = []
-    while last is not None:
-        chain.append(last)
-        last = previous[last]
-    return chain[::-1]
 
 
 def _sorted(depends: Dependencies) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from mulligan.console.page.loops.loop_signs import HealthSign, item_sign
 from mulligan.policies.loops.health import HealthCheck
-from mulligan.policies.loops.loop import DONE, ItemRecord, ShownState
+from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemRecord, ShownState
 from mulligan.policies.loops.plan import satisfied
 from mulligan.policies.loops.spec import ItemSpec
 from mulligan.tasks.loops.view import LoopView, why_item_of
@@ -45,6 +45,8 @@ class ItemLine:
     #: Of an item that has a slot.
     live: LiveItem | None
     sign: HealthSign | None
+    #: Whether it gave up, so that something may heal it.
+    healable: bool
     resettable: bool
     skippable: bool
 
@@ -113,6 +115,7 @@ class BoardItems:
             ],
             live=live,
             sign=None if live is None else self.sign(live),
+            healable=record.state in GAVE_UP,
             # Merged work is undone on the item's own page.
             resettable=record.state
             not in (WAITING if config.repo is None else {*WAITING, "passed"}),

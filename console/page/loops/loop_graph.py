@@ -16,13 +16,13 @@ from mulligan.console.page.loops.graph_layout import (
     Layout,
     Link,
     Vertex,
-    critical_path,
     depths,
     lay_out,
 )
 from mulligan.console.page.loops.loop_board import WAITING, BoardItems, BoardState
 from mulligan.console.reports.charts import Column, stacked_bars
 from mulligan.policies.figures.format import shortened
+from mulligan.policies.loops.end_estimate import longest_chain
 from mulligan.policies.loops.loop import DONE, LoopRecord
 
 #: Items and dependencies up to which a graph can be read and is drawn at once.
@@ -117,7 +117,7 @@ def loop_graph(items: BoardItems, layouts: GraphLayouts) -> LoopGraph | None:
     if not any(depends.values()):
         return None
     states = {spec.id: items.state(spec.id) for spec in snapshot.specs}
-    chain = critical_path(depends, {each for each in depends if states[each] in DONE})
+    chain = longest_chain(snapshot, {each for each in depends if states[each] not in DONE})
     drawn = len(depends) <= _MOST_ITEMS and sum(map(len, depends.values())) <= _MOST_DEPENDENCIES
     depth = depths(depends)
     svg = (

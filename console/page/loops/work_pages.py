@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse
 from mulligan.console.http.access import Caller, Reader
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.errors import unavailable
+from mulligan.console.http.models.heal_models import AnalysisDocument, analysis_document
 from mulligan.console.http.models.work_models import (
     COMMIT_PATTERN,
     SessionEventRow,
@@ -35,7 +36,8 @@ from mulligan.policies.loops.checkpoints import (
     named_commits,
 )
 from mulligan.policies.loops.commands import NotPossible
-from mulligan.policies.loops.loop import LoopSnapshot
+from mulligan.policies.loops.loop import GAVE_UP, LoopSnapshot
+from mulligan.tasks.loops import heal
 from mulligan.tasks.loops.registry import ItemRunView, read_runs
 from mulligan.tasks.loops.rollback import find_checkpoint, read_checkpoints
 from mulligan.tasks.loops.session_views import read_session
@@ -254,6 +256,7 @@ def _add_item(router: APIRouter, context: ConsoleContext) -> None:
             needed_by=[each.id for each in snapshot.specs if item in each.depends_on],
             heals=[each for each in reversed(snapshot.heals) if each.item == item],
             may_create=False,
+            analysis=_analysis(context, caller, snapshot, item),
             runs=_newest_runs(context, snapshot, item),
             undo=undo_words(undone) if undone else "",
             pending=pending_rollback(snapshot.loop),
@@ -261,6 +264,17 @@ def _add_item(router: APIRouter, context: ConsoleContext) -> None:
             command=f"mulligan loops diff {name} {item}",
             **_shown_diff(diff, caller),
         )
+
+
+def _analysis(
+    context: ConsoleContext, caller: Caller, snapshot: LoopSnapshot, item: str
+) -> AnalysisDocument | None:
+    """Say why an item failed and what may help; None if it did not give up."""
+    if snapshot.record(item).state not in GAVE_UP:
+        return None
+    found = heal.analyse_item(context.services.loops, snapshot, item)
+    command = heal.suggest(snapshot, item, context.ledger.now())
+    return analysis_document(found, command, texts=caller.texts)
 
 
 def _undone(found: Sequence[Checkpoint], snapshot: LoopSnapshot, item: str) -> list[str]:

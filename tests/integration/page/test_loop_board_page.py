@@ -145,11 +145,23 @@ def test_healings_are_listed_with_their_reason_and_outcome(
     loops.create(item("one"), auto_heal=True)
     client = client_of(context)
     assert "Nothing had to be healed yet." in page(client, "/loops/alpha")
-    heal(loops, action="change_strategy", reason="the same error ×3", outcome="passed")
+    heal(
+        loops,
+        action="change_strategy",
+        reason="KeyError: x ×3",
+        outcome="passed",
+        pattern="the same error each time",
+    )
+    loops.plan()
+    loops.fails("one")
+    item_page = page(client, "/loops/alpha/items/one")
+    assert 'data-call="/api/loops/alpha/tests/one/heal"' in item_page
+    assert "What may help: mulligan loops" in text_of(item_page)
     for path in ("/loops/alpha", "/loops/alpha/items/one"):
-        assert re.search(
-            r"change strategy the same error ×3 → ✓ passed", text_of(page(client, path))
-        )
+        assert "change strategy KeyError: x ×3 → ✓ passed" in text_of(page(client, path))
+    blind = page(client_of(context, new_token(context, role="ops", texts=False)), "/loops/alpha")
+    assert "the same error each time → ✓ passed" in text_of(blind)
+    assert "KeyError" not in blind
 
 
 def test_texts_of_others_cannot_become_markup(context: ConsoleContext, loops: LoopScenario) -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from mulligan.console.page.loops.graph_layout import (
     Dependencies,
     Layout,
-    critical_path,
     depths,
     direct_dependencies,
     lay_out,
@@ -116,9 +115,6 @@ def test_many_items_of_one_depth_take_several_columns() -> None:
     assert len(layout.links) < 330, "lines of one item share their way"
 
 
-def test_the_critical_path_is_the_longest_chain_of_what_is_left() -> None:
-    depends = {"a": [], "b": ["a"], "c": ["b"], "x": [], "y": ["x"]}
-    assert critical_path(depends, ()) == ["a", "b", "c"]
-    assert critical_path(depends, {"a", "b"}) == ["x", "y"]
-    assert critical_path(depends, set(depends)) == []
-    assert depths(depends)["c"] == 2
+def test_the_depth_is_the_longest_chain_before_an_item() -> None:
+    found = depths({"a": [], "b": ["a"], "c": ["a", "b"], "x": []})
+    assert found == {"a": 0, "b": 1, "c": 2, "x": 0}
