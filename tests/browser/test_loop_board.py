@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,12 +10,8 @@ from playwright.sync_api import Locator, Page, expect
 from support.console_server import RunningConsole, running_console
 from support.jobs import answer
 from support.ledger_scenario import Scenario, SettingsMaker
-from support.loops import ADA, LoopScenario, item
+from support.loops import LoopScenario, item
 from support.settlements import escalates
-
-from mulligan.policies.loops.heal_record import HealRecord
-from mulligan.policies.loops.loop import LoopChange
-from mulligan.tasks.ports.ledger import LoopWrite
 
 #: A browser says so of every answer that is an error, also of one that the page expects.
 REFUSED = "status of 422"
@@ -24,7 +19,6 @@ DOCUMENT = """
 loop:
   name: alpha
   runner: {kind: scripted, answers: ["{}"]}
-  auto_heal: true
   budget: {day: {tokens: 1000}, item: {tokens: 100}}
 items:
   - {id: one, prompt: Do one., verifiers: [json.object]}
@@ -47,12 +41,6 @@ def loops(console: RunningConsole) -> LoopScenario:
 
 def column(page: Page, state: str) -> Locator:
     return page.get_by_role("region", name=state, exact=False).and_(page.locator(f".{state}"))
-
-
-def heal(loops: LoopScenario, record: HealRecord) -> None:
-    """Record a healing, as a planner would."""
-    change = LoopChange(heals=[record])
-    loops.context.ledger.write_loop(LoopWrite(reading=loops.read(), change=change, caller=ADA))
 
 
 def create(page: Page) -> None:
@@ -86,22 +74,14 @@ def test_a_loop_is_driven_from_its_creation_to_its_end(
     loops.plan()
     expect(column(page, "failed")).to_contain_text("max attempts")
     expect(column(page, "blocked")).to_contain_text("← one")
-    record = HealRecord(
-        number=1,
-        at=time.time(),
-        item="one",
-        action="change_strategy",
-        reason="the same error three times",
-    )
-    heal(loops, record)
-    healed = page.get_by_role("region", name="Healed")
-    expect(healed).to_contain_text("change strategy the same error three times → ◷ not ended yet")
     column(page, "failed").get_by_text("actions").click()
-    page.locator("#card-reset-one").click()
-    expect(page.locator("#notices")).to_contain_text("one was reset")
+    page.get_by_role("button", name="Heal one").first.click()
+    expect(page.locator("#notices")).to_contain_text("one: healing began")
+    healed = page.get_by_role("region", name="Healed")
+    expect(healed).to_contain_text("change strategy")
+    expect(healed).to_contain_text("→ ◷ not ended yet")
     loops.plan()
     loops.passes("one")
-    heal(loops, record.ended("passed", now=time.time()))
     loops.plan()
     expect(healed).to_contain_text("→ ✓ passed")
     expect(column(page, "passed")).to_contain_text("one")
