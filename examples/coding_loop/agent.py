@@ -27,6 +27,8 @@ HOME = Path(__file__).resolve().parent
 ITEM = re.compile(r"\((SHOP-\d{3})\)")
 #: What only the prompt of a later attempt says.
 CORRECTIONS = ("Do this now:", "fails", "failed", "was killed", "exit code", "conflict")
+#: What only the prompt of a new run says, after an earlier one gave up.
+NEW_RUN = "An earlier run of this task did not pass"
 #: The exit code by which it says that its account is empty.
 OUT_OF_CREDITS = 75
 CONFLICT = re.compile(
@@ -225,6 +227,13 @@ def crash_at_once(work: Work) -> int:
     return 1
 
 
+def stop_halfway(work: Work) -> int:
+    """Be stopped by a signal when half of the work is done, and never go on."""
+    work.do(work.edits[: len(work.edits) // 2])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return 1
+
+
 def crash_halfway(work: Work) -> int:
     """Die when half of the work is done; the next attempt goes on from there."""
     work.do(work.edits[: len(work.edits) // 2])
@@ -244,6 +253,11 @@ def fix_wrongly(work: Work) -> int:
     work.do(work.mistakes)
     work.stream.end("Fixed.")
     return 0
+
+
+def insist(work: Work) -> int:
+    """Make the same wrong change whatever the corrections say, until a new run begins."""
+    return fix_wrongly(work)
 
 
 def edit_the_test(work: Work) -> int:
@@ -286,7 +300,8 @@ def commit_inside(work: Work) -> int:
 #: What happens at the first try. Items that are not listed go well, if nobody else edits the same
 #: lines at the same time: SHOP-001 and SHOP-002 do that. SHOP-004 has an account that is empty.
 MISHAPS: dict[str, Callable[[Work], int]] = {
-    "SHOP-005": crash_at_once,
+    "SHOP-003": stop_halfway,
+    "SHOP-005": insist,
     "SHOP-006": edit_the_test,
     "SHOP-007": fix_wrongly,
     "SHOP-008": crash_halfway,
@@ -294,12 +309,14 @@ MISHAPS: dict[str, Callable[[Work], int]] = {
     "SHOP-010": exit_with_an_error,
     "SHOP-011": claim_success,
     "SHOP-012": commit_inside,
+    "SHOP-013": crash_at_once,
 }
 
 
-def is_correction(prompt: str) -> bool:
-    """Whether a prompt says what was wrong with an earlier attempt."""
-    return any(words in prompt for words in CORRECTIONS)
+def is_correction(prompt: str, mishap: Callable[[Work], int]) -> bool:
+    """Whether a prompt says what was wrong before, in words that the agent takes in."""
+    heard = (NEW_RUN,) if mishap is insist else CORRECTIONS
+    return any(words in prompt for words in heard)
 
 
 def is_empty(account: Path) -> bool:
@@ -324,7 +341,7 @@ def main() -> int:
         return OUT_OF_CREDITS
     work = Work(found[1], stream)
     mishap = MISHAPS.get(work.item)
-    if mishap is not None and not is_correction(prompt):
+    if mishap is not None and not is_correction(prompt, mishap):
         return mishap(work)
     return work.finish()
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import repository
 from agent import MISHAPS
 from fleet import Fleet, FleetError, running_fleet
-from progress import Item, Progress
+from progress import Item, Progress, heal_words
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -82,8 +82,13 @@ def survived(item: Item) -> str:
     """Say what became of an item's first try, from what the loop has recorded."""
     if item.state != "passed":
         return f"{item.state}: {item.failures[-1]}" if item.failures else item.state
-    if item.waited_for:
+    if item.heals:
+        done = " → ".join(heal_words(each) for each in item.heals)
+        said = f"{item.heals[0]['reason'].rstrip('.')} → {done} → {item.heals[-1]['outcome']}"
+    elif item.waited_for:
         said = "waited until the provider answered again"
+    elif hung := [each for each in item.ended if "stopped by a signal" in each]:
+        said = f"{hung[0]}, ran again"
     elif item.failures:
         said = item.failures[0]
     elif item.ended:
@@ -120,7 +125,6 @@ def report(
     project = folder / "project"
     if not check(console, repository.has_branch(project), f"the branch {repository.BRANCH}"):
         return False
-    attempts = sum(len(item.attempts) for item in progress.items.values())
     console.print(summary(progress))
     console.print()
     console.print(f"git log --oneline --first-parent {repository.BRANCH}", style="bold")
@@ -131,7 +135,7 @@ def report(
     complete = progress.passed == total and progress.status == "completed"
     green, said = repository.run_all_tests(project, folder / "final")
     untouched = repository.UserState.of(project) == before
-    items = f"{progress.passed} of {total} items passed, in {attempts} attempts"
+    items = f"{progress.passed} of {total} items passed, in {progress.count_attempts()} attempts"
     return all(
         [
             check(console, complete, f"{items} and {progress.took:.0f} s"),

@@ -28,9 +28,12 @@ class Item:
     id: str
     title: str
     state: str = "pending"
+    #: Of its last run.
     attempts: list[dict[str, Any]] = field(default_factory=list)
     #: Why it waited, if it did.
     waited_for: str = ""
+    #: What was done to heal it, the first one first.
+    heals: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def failures(self) -> list[str]:
@@ -79,16 +82,22 @@ class Progress:
     def passed(self) -> int:
         return sum(item.state == "passed" for item in self.items.values())
 
+    def count_attempts(self) -> int:
+        """Return the number of all attempts, also of runs that gave up."""
+        return len(self._fleet.get(f"/api/loops/{LOOP}/transcripts?limit=100")["transcripts"])
+
     def look(self) -> list[Event]:
         """Read the loop and return what has happened since the last look."""
         loop = self._fleet.get(f"/api/loops/{LOOP}")
         self.status, self.why = loop["status"], loop["why"]["text"]
         self.took = self.elapsed
         before = len(self.events)
+        heals = self._fleet.get(f"/api/loops/{LOOP}/heals")["heals"]
         for row in self._fleet.get(f"/api/loops/{LOOP}/tests?limit=100")["tests"]:
             item = self.items.setdefault(row["id"], Item(row["id"], row["title"]))
             if row["state"] != item.state or row["state"] in _LIVELY:
                 self._update(item)
+            self._update_heals(item, [each for each in reversed(heals) if each["test"] == item.id])
         return self.events[before:]
 
     def _update(self, item: Item) -> None:
@@ -110,6 +119,11 @@ class Progress:
         elif item.state in ("failed", "quarantined"):
             self._tell(item, f"{item.state}: {detail['reason']}", "red")
 
+    def _update_heals(self, item: Item, heals: list[dict[str, Any]]) -> None:
+        known, item.heals = item.heals, heals
+        for each in heals[len(known) :]:
+            self._tell(item, f"{heal_words(each)}: {_short(each['reason'])}", "yellow")
+
     def _tell(self, item: Item, text: str, style: str) -> None:
         self.events.append(Event(self.elapsed, item.id, text, style))
 
@@ -130,6 +144,10 @@ class Progress:
 
     def _count(self, state: str) -> int:
         return sum(item.state == state for item in self.items.values())
+
+
+def heal_words(heal: dict[str, Any]) -> str:
+    return f"{heal['action'].replace('_', ' ')} ({heal['parameter']})"
 
 
 def _short(message: str) -> str:

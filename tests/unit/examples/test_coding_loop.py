@@ -19,13 +19,17 @@ import pytest
 from mulligan.console.loopfiles.inspect_loop import loop_rules
 from mulligan.console.loopfiles.loop_file import read_loop
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument, item_prompt
+from mulligan.policies.repair.wording import EARLIER_RUN
 from mulligan.workers.settings.model import load_settings
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "coding_loop"
 #: What the first try of an item returns: -11 and -9 are signals. All others return 0.
-FIRST_EXIT = {"SHOP-005": -11, "SHOP-008": -9, "SHOP-010": 1}
+FIRST_EXIT = {"SHOP-003": -9, "SHOP-008": -9, "SHOP-010": 1, "SHOP-013": -11}
 GUARD = "tests/test_smoke.py"
+#: Its agent only changes its mind in a new run.
+INSISTS = "SHOP-005"
 CORRECTION = "\n\nThe first failures of the tests:\n…\n\nDo this now:\nCorrect the code."
+NEW_RUN = f"\n\n{EARLIER_RUN.format(summary='All 3 attempts failed alike.', advice='Begin anew.')}"
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +73,21 @@ def ancestors(loop: LoopDocument, item: str) -> set[str]:
     return set(spec.depends_on).union(*(ancestors(loop, each) for each in spec.depends_on))
 
 
-def work_on(item: ItemSpec, project: Path, *, corrected: bool) -> subprocess.CompletedProcess[str]:
-    prompt = item_prompt(item) + (CORRECTION if corrected else "")
-    return subprocess.run(
-        [sys.executable, str(EXAMPLE / "agent.py"), "--pause", "0"],
-        cwd=project,
-        input=prompt,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def work_on(item: ItemSpec, project: Path, told: str = "") -> subprocess.CompletedProcess[str]:
+    """Let the agent work on an item. If it is stopped by a signal, it is killed."""
+    argv = [sys.executable, str(EXAMPLE / "agent.py"), "--pause", "0"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        argv, cwd=project, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as agent:
+        assert agent.stdin is not None
+        agent.stdin.write(item_prompt(item) + told)
+        agent.stdin.close()
+        agent.stdin = None
+        os.waitid(os.P_PID, agent.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        agent.kill()  # which does nothing to one that has ended
+        out, err = agent.communicate()
+    return subprocess.CompletedProcess(argv, agent.returncode, out, err)
 
 
 def outcomes(project: Path) -> dict[str, Counter[str]]:
@@ -138,14 +147,21 @@ def test_every_item_fails_at_first_and_passes_in_the_end(loop: LoopDocument, pro
             assert found[acceptance]["FAILED"], f"{item.id} is done already"
             assert not found[acceptance]["ERROR"]
             assert files_of(item, "guard") <= passing
-            first = work_on(item, project, corrected=False)
+            first = work_on(item, project)
             assert first.returncode == FIRST_EXIT.get(item.id, 0), first.stderr
-            second = work_on(item, project, corrected=True)
+            second = work_on(item, project, NEW_RUN if item.id == INSISTS else CORRECTION)
             assert second.returncode == 0, second.stderr
             assert json.loads(second.stdout.splitlines()[-1])["type"] == "result"
             passing.add(acceptance)
         found = outcomes(project)
         assert {file for file, counts in found.items() if set(counts) == {"PASSED"}} == passing
+
+
+def test_an_agent_that_insists_only_hears_of_a_new_run(loop: LoopDocument, project: Path) -> None:
+    (item,) = [each for each in loop.items if each.id == INSISTS]
+    tries = [work_on(item, project, told) for told in ("", CORRECTION, NEW_RUN)]
+    ends = [json.loads(each.stdout.splitlines()[-1])["result"] for each in tries]
+    assert ends == ["Fixed.", "Fixed.", "SHOP-005 is done: 2 edits."]
 
 
 def test_the_agent_resolves_a_conflict(loop: LoopDocument, project: Path, tmp_path: Path) -> None:
@@ -155,13 +171,13 @@ def test_the_agent_resolves_a_conflict(loop: LoopDocument, project: Path, tmp_pa
     base = tmp_path / "base"
     for copy in (theirs, base):
         shutil.copytree(project, copy)
-    work_on(one, theirs, corrected=False)
-    work_on(other, project, corrected=False)
+    work_on(one, theirs)
+    work_on(other, project)
     for name in ("shop/__init__.py", "CHANGELOG.md", "shop/amounts.py"):
         sides = [str(side / name) for side in (project, base, theirs)]
         subprocess.run(["git", "merge-file", "--diff3", *sides], check=False)
     assert "<<<<<<<" in (project / "shop/__init__.py").read_text()
-    work_on(other, project, corrected=True)
+    work_on(other, project, CORRECTION)
     found = outcomes(project)
     for file in files_of(one, "acceptance") | files_of(other, "acceptance"):
         assert set(found[file]) == {"PASSED"}
