@@ -30,6 +30,7 @@ from benchmarks.rig import rig
 from mulligan.policies.loops.loop import ItemRecord
 from mulligan.policies.loops.spec import LoopDocument
 from mulligan.tasks.loops import change
+from mulligan.tasks.loops.view import why
 from mulligan.tasks.ports.ledger import LiveItem, Requester
 from mulligan.workers.celery.broker.queues import JOB_QUEUES, Pool
 from mulligan.workers.celery.factory import create_app
@@ -96,13 +97,13 @@ class Loops:
         """Start a loop, and return it when its agent runs."""
         self._made += 1
         name, mark = f"loop-{self._made}", secrets.token_hex(8)
-        flag = self.folder / f"flag-{name}" / "over"
-        flag.parent.mkdir()
+        flag = self.folder / "flags" / name
+        flag.parent.mkdir(exist_ok=True)
         code = _AGENT.format(mark=mark, misbehaviour=misbehaviour, flag=str(flag))
         runner = {
             "kind": "command",
             "argv": [sys.executable, "-I", "-S", "-c", code],
-            "read": [str(flag.parent)],
+            "read": [str(flag.parent)],  # programs see no directory with the socket of the ledger
             **({"limits": limits} if limits else {}),
         }
         check = {"id": "command.subprocess", "argv": ["grep", "-qsx", "done", "done.txt"]}
@@ -143,7 +144,8 @@ class Run:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                raise SystemExit(f"{self._name} does not recover; see the workers' logs")
+                held = why(self._loops.context, self._name, "A").text
+                raise SystemExit(f"{self._name} does not go on: {held}")
             self._loops.stack.watch()
             time.sleep(0.1)
 
@@ -234,12 +236,13 @@ def _name(fault: Callable[..., Recovery]) -> str:
 
 @contextmanager
 def running_loops(folder: Path) -> Iterator[Loops]:
-    with rig(folder) as made:
-        settings = Settings(broker_url=made.broker, allow_inline=True, home=folder)
+    home = folder / "home"
+    with rig(home) as made:
+        settings = Settings(broker_url=made.broker, allow_inline=True, home=home)
         environment = child_environment(
             settings, broker_url=made.broker, MULLIGAN_ALLOW_INLINE="true"
         )
-        stack = Stack(folder, environment)
+        stack = Stack(home, environment)
         try:
             for pool in _POOLS:
                 stack.add(pool.name, pool.argv())
@@ -296,7 +299,7 @@ def main() -> None:
     load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start"
     found: list[Recovery] = []
     try:
-        with running_loops(root / "r") as loops:
+        with running_loops(root) as loops:
             for _ in range(options.rounds):
                 found += [stop_worker(loops), kill_worker(loops), stop_agent(loops)]
                 found.append(fork_bomb(loops, processes=options.processes))
