@@ -183,52 +183,48 @@ class Run:
 
 
 def stop_worker(loops: Loops) -> Recovery:
-    """worker stopped (SIGSTOP)"""
+    """Stop the worker of an item."""
     run = loops.create(_WAITS)
     run.wait_for_agents()
     worker = run.worker()
     os.kill(worker, signal.SIGSTOP)
     try:
-        return run.end_of(_name(stop_worker))
+        return run.end_of("worker stopped (SIGSTOP)")
     finally:
         os.kill(worker, signal.SIGCONT)
 
 
 def kill_worker(loops: Loops) -> Recovery:
-    """worker killed (kill -9)"""
+    """Kill the worker of an item; its supervisor starts another one."""
     run = loops.create(_WAITS)
     run.wait_for_agents()
     os.kill(run.worker(), signal.SIGKILL)
-    return run.end_of(_name(kill_worker))
+    return run.end_of("worker killed (kill -9)")
 
 
 def stop_agent(loops: Loops) -> Recovery:
-    """agent and all its processes stopped (SIGSTOP)"""
+    """Stop an agent with its launcher and its children."""
     run = loops.create(_WAITS)
     run.wait_for_agents()
     for process in run.agents():
         with suppress(psutil.NoSuchProcess):
             process.suspend()
-    return run.end_of(_name(stop_agent))
+    return run.end_of("agent and all its processes stopped (SIGSTOP)")
 
 
 def fork_bomb(loops: Loops, *, processes: int) -> Recovery:
-    """agent forks without end"""
+    """Let an agent start processes until its limit, and go on trying."""
     run = loops.create(_FORKS, processes=processes)
     run.wait_for_agents(processes // 2)
-    return run.end_of(_name(fork_bomb))
+    return run.end_of("agent forks without end")
 
 
 def starve(loops: Loops, *, seconds: float) -> Recovery:
-    """agent burns all processors"""
+    """Let an agent compute with eight processes for each processor."""
     burners = 8 * (os.cpu_count() or 1)
     run = loops.create(_BURNS.format(seconds=seconds, processes=burners))
     run.wait_for_agents(burners)
-    return run.end_of(_name(starve))
-
-
-def _name(fault: Callable[..., Recovery]) -> str:
-    return (fault.__doc__ or "").strip()
+    return run.end_of("agent burns all processors")
 
 
 # -- workers and a repository ----------------------------------------------------------------------
