@@ -38,6 +38,7 @@ from mulligan.policies.loops.checkpoints import (
 from mulligan.policies.loops.commands import NotPossible
 from mulligan.policies.loops.loop import GAVE_UP, LoopSnapshot
 from mulligan.tasks.loops import heal
+from mulligan.tasks.loops.monitor import check_health
 from mulligan.tasks.loops.registry import ItemRunView, read_runs
 from mulligan.tasks.loops.rollback import find_checkpoint, read_checkpoints
 from mulligan.tasks.loops.session_views import read_session
@@ -251,7 +252,12 @@ def _add_item(router: APIRouter, context: ConsoleContext) -> None:
             "item_work.html",
             caller=caller,
             l=snapshot.loop,
-            i=BoardItems(view=view, now=context.ledger.now()).line(spec),
+            i=BoardItems(
+                view=view,
+                check=check_health(loops, view),
+                now=context.ledger.now(),
+                texts=caller.texts,
+            ).line(spec),
             has_repo=snapshot.config.repo is not None,
             needed_by=[each.id for each in snapshot.specs if item in each.depends_on],
             heals=[each for each in reversed(snapshot.heals) if each.item == item],
