@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from mulligan.policies.figures.format import counted
 from mulligan.policies.loops.heal_record import HealRecord
-from mulligan.policies.loops.stuck import RULES, no_improvement
+from mulligan.policies.loops.stuck import RULES, Rule, RuleName, finding_of, no_improvement
 from mulligan.policies.repair.instruction import one_line
 from mulligan.policies.repair.retry import score_in_full
 from mulligan.policies.terminal_text import terminal_text
@@ -73,11 +73,15 @@ class FailureAnalysis:
 
 
 def analyse(
-    item: str, reason: str, attempts: Sequence[AttemptFacts], heals: Sequence[HealRecord] = ()
+    item: str,
+    reason: str,
+    attempts: Sequence[AttemptFacts],
+    heals: Sequence[HealRecord] = (),
+    rules: Mapping[RuleName, Rule] = RULES,
 ) -> FailureAnalysis:
     """Analyse the attempts of an item's last run. ``reason``: why that run ended."""
     failed = [each for each in attempts if each.failure]
-    pattern = _pattern(reason, failed)
+    pattern = _pattern(reason, failed, rules)
     return FailureAnalysis(
         item=item,
         pattern=pattern,
@@ -87,7 +91,9 @@ def analyse(
     )
 
 
-def _pattern(reason: str, failed: Sequence[AttemptFacts]) -> Pattern:
+def _pattern(
+    reason: str, failed: Sequence[AttemptFacts], rules: Mapping[RuleName, Rule]
+) -> Pattern:
     if reason.startswith(WORKER_LOST):
         return "lost"
     if not failed:
@@ -99,8 +105,8 @@ def _pattern(reason: str, failed: Sequence[AttemptFacts]) -> Pattern:
         return "alternates"
     scores = [each.score for each in failed if each.score is not None]
     # The first attempt has nothing to improve on.
-    stands_still = no_improvement(scores) + 1 >= RULES["no_improvement"].threshold
-    return "no_improvement" if stands_still else "different"
+    found = finding_of("no_improvement", no_improvement(scores) + 1, rules)
+    return "different" if found is None else "no_improvement"
 
 
 def _take_turns(signatures: Sequence[str]) -> bool:

@@ -204,7 +204,8 @@ def analyse_item(context: LoopContext, snapshot: LoopSnapshot, item: str) -> Fai
     attempts = [_facts(each) for each in job.attempts] if job is not None else []
     heals = [each for each in snapshot.heals if each.item == item]
     detail = f": {job.detail}" if job is not None and job.detail else ""
-    return analyse(item, f"{record.reason}{detail}", attempts, heals)
+    reason = f"{record.reason}{detail}"
+    return analyse(item, reason, attempts, heals, context.stuck_rules())
 
 
 def _facts(attempt: AttemptView) -> AttemptFacts:
