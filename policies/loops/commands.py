@@ -91,8 +91,13 @@ def _stopped(snapshot: LoopSnapshot, now: float) -> LoopChange:
             item: ItemRecord(state="ready", since=now, runs=record.runs)
             for item, record in running.items()
         },
-        cancel=tuple(record.job_id for record in running.values()),
+        cancel=(*(record.job_id for record in running.values()), *_drafts(snapshot)),
     )
+
+
+def _drafts(snapshot: LoopSnapshot) -> list[str]:
+    """Return the jobs that draft a split."""
+    return [each.job_id for each in snapshot.heals if each.outcome == "pending" and each.job_id]
 
 
 def reset_item(

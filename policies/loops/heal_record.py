@@ -8,11 +8,14 @@ from typing import Literal, get_args
 
 from mulligan.policies.loops.spec import HealAction
 
-#: ``pending``: the item has not ended since. ``refused``: it could not be done.
-HealOutcome = Literal["pending", "passed", "failed", "refused"]
+#: ``pending``: the item has not ended since. ``skipped``: it was left out. ``refused``: nothing was
+#: done.
+HealOutcome = Literal["pending", "passed", "skipped", "failed", "refused"]
 HEAL_OUTCOMES: tuple[HealOutcome, ...] = get_args(HealOutcome)
-#: Healings that a loop remembers.
-MOST_HEALS = 100
+#: Healings that a loop remembers. It takes no more steps by itself when only those of people fit:
+#: a step that is forgotten would be done again.
+MOST_HEALS = 500
+MOST_BY_ITSELF = 400
 #: Characters of a text in a record.
 _LONGEST_TEXT = 1500
 

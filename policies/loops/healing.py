@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mulligan.policies.jobs.backoff import doubled
 from mulligan.policies.jobs.job import RunnerSpec
 from mulligan.policies.loops.analysis import WORKER_LOST
-from mulligan.policies.loops.heal_record import HealRecord
+from mulligan.policies.loops.heal_record import MOST_BY_ITSELF, HealOutcome, HealRecord
 from mulligan.policies.loops.loop import DONE, GAVE_UP, PLANNED, ItemRecord, LoopSnapshot
 from mulligan.policies.loops.spec import HealAction, ItemSpec, LoopConfig
 
@@ -23,7 +23,7 @@ RESTART_CAP = 600.0
 CRASH_RESTARTS = 5
 CRASH_WINDOW = 900.0
 _MOST_RESTARTS = 6
-_MOST_ROLLBACKS = 3
+_MOST_ROLLBACKS = 1
 #: Seconds between two looks at the draft of a split.
 DRAFT_LOOK = 5.0
 #: Why an item ended that another try may do without a change: something around it failed.
@@ -64,7 +64,7 @@ def steps(snapshot: LoopSnapshot, item: str, now: float) -> Iterator[HealStep]:
     record, config = snapshot.record(item), snapshot.config
     if record.reason.startswith(_BY_PEOPLE):
         return
-    if record.reason.startswith(_FOR_PEOPLE):
+    if record.reason.startswith(_FOR_PEOPLE) and not _ended_stronger(snapshot, item):
         pass
     elif record.reason.startswith(BROKEN_BRANCH):
         if config.repo is not None and len(_done(snapshot, item, "rollback")) < _MOST_ROLLBACKS:
@@ -77,6 +77,12 @@ def steps(snapshot: LoopSnapshot, item: str, now: float) -> Iterator[HealStep]:
         yield HealStep(action="repair_dependency_chain", parameter="reroute")
     yield HealStep(action="skip", parameter="left out")
     yield HealStep(action="escalate", parameter=PERSON)
+
+
+def _ended_stronger(snapshot: LoopSnapshot, item: str) -> bool:
+    """Whether a stronger runner had the last run: then its failure is not about the item."""
+    heals = [each for each in snapshot.heals if each.item == item and each.outcome != "refused"]
+    return bool(heals) and heals[-1].parameter in stronger_runners(snapshot.config)
 
 
 def _restarts(snapshot: LoopSnapshot, record: ItemRecord, now: float) -> Iterator[HealStep]:
@@ -119,6 +125,8 @@ def next_step(snapshot: LoopSnapshot, item: str, now: float) -> HealStep | None:
         return None
     if any(each.item == item and each.outcome == "pending" for each in snapshot.heals):
         return None
+    if len(snapshot.heals) >= MOST_BY_ITSELF:
+        return None
     allowed = snapshot.config.heals
     found = untried(snapshot, item, now)
     # A person is told in any case, with an analysis.
@@ -127,7 +135,13 @@ def next_step(snapshot: LoopSnapshot, item: str, now: float) -> HealStep | None:
 
 def untried(snapshot: LoopSnapshot, item: str, now: float) -> Iterator[HealStep]:
     """Yield the steps that were not done to an item."""
-    done = {(each.action, each.parameter) for each in snapshot.heals if each.item == item}
+    run = snapshot.record(item).runs
+    # A person who had it run again is told of that run, too.
+    done = {
+        (each.action, each.parameter)
+        for each in snapshot.heals
+        if each.item == item and (each.parameter != PERSON or each.run == run)
+    }
     for step in steps(snapshot, item, now):
         if (step.action, step.parameter) not in done:
             yield step
@@ -167,13 +181,25 @@ def ended_heals(snapshot: LoopSnapshot, now: float) -> list[HealRecord]:
 def _ended(snapshot: LoopSnapshot, heal: HealRecord, now: float) -> HealRecord | None:
     names = parts_of(heal) or (heal.item,)
     if heal.action == "split" and not parts_of(heal):
-        return None  # it is being drafted
+        return _ended_draft(snapshot.record(heal.item), heal, now)
     records = [snapshot.record(each) for each in names if snapshot.spec(each) is not None]
     gave_up = [r for r in records if r.state in GAVE_UP and (len(names) > 1 or r.runs > heal.run)]
     if gave_up:
-        return heal.ended("failed", now=now, result=gave_up[0].reason)
-    if all(each.state in DONE for each in records):
-        return heal.ended("passed", now=now, result=records[0].state if records else "")
+        # Of a split, the result names the parts, which are not split again.
+        return heal.ended("failed", now=now, result=heal.result or gave_up[0].reason)
+    if not all(each.state in DONE for each in records):
+        return None
+    passed = any(each.state == "passed" for each in records)
+    return heal.ended("passed" if passed else "skipped", now=now, result=heal.result)
+
+
+def _ended_draft(record: ItemRecord, heal: HealRecord, now: float) -> HealRecord | None:
+    """Return a split whose item went on without it, while it was drafted."""
+    if record.state in DONE:
+        outcome: HealOutcome = "passed" if record.state == "passed" else "skipped"
+        return heal.ended(outcome, now=now)
+    if record.runs != heal.run or record.state not in GAVE_UP:
+        return heal.ended("refused", now=now, result="the item was run again meanwhile")
     return None
 
 

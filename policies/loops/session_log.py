@@ -28,7 +28,9 @@ _WAITING_TOOL = re.compile(
     re.IGNORECASE,
 )
 _WAITING_COMMAND = re.compile(
-    r"(?:^|[;&|(]|\bdo\b|\bthen\b|\s-l?c\b)[\s'\"]{0,9}(?:sleep|wait|tail -f|watch)\b"
+    r"(?:^|[;&|(]|\bdo\b|\bthen\b|\s-l?c\b)[\s'\"]{0,9}"
+    # A few seconds of sleep are no wait: they may stand before any command.
+    r"(?:sleep\s+(?:\d{2,}|\d+[mh])|wait\b|tail -f\b|watch\b)"
 )
 #: Tools that only look at files, whatever arguments they have.
 _READING_TOOL = re.compile(r"read|view|list|ls|glob|grep|search|find|fetch|cat", re.IGNORECASE)

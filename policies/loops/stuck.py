@@ -222,7 +222,12 @@ def _repeated(log: SessionLog, is_same: Callable[[Step, Step], bool]) -> list[St
 
 
 def stopped(vitals: Vitals) -> float:
-    """For how long a process is stopped, and nothing else happens."""
+    """For how long a process is stopped, and nothing else happens.
+
+    While the agent itself is stopped, what its children print or write is no work of it.
+    """
+    if vitals.waits_on == "model":
+        return min(vitals.stopped, vitals.ages.get("event", vitals.stopped))
     return min(vitals.stopped, _since(vitals))
 
 
@@ -237,8 +242,9 @@ def tool(vitals: Vitals) -> float:
 
 
 def busy(vitals: Vitals) -> float:
-    """For how long CPU time is the only sign of life."""
-    return min((age for name, age in vitals.ages.items() if name != "cpu"), default=0.0)
+    """For how long there is nothing but CPU time; of an agent with events, nothing but output."""
+    empty = ("cpu", "output") if vitals.waits_on else ("cpu",)
+    return min((age for name, age in vitals.ages.items() if name not in empty), default=0.0)
 
 
 def storm(vitals: Vitals) -> float:
@@ -254,7 +260,7 @@ def _since(vitals: Vitals) -> float:
 
 
 def consecutive_failures(passed: Sequence[bool]) -> int:
-    """How many of the last attempts failed in a row; the oldest comes first."""
+    """How many of the last items failed in a row; the oldest comes first."""
     return len(list(takewhile(lambda each: not each, reversed(passed))))
 
 

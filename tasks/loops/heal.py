@@ -53,7 +53,10 @@ def heal_loop(context: LoopContext, reading: LoopReading) -> bool:
 def _next_change(context: LoopContext, snapshot: LoopSnapshot) -> LoopChange | None:
     now = context.ledger.now()
     if ended := ended_heals(snapshot, now):
-        return LoopChange(heals=ended, note="; ".join(map(_ended_words, ended)))
+        note = "; ".join(map(_ended_words, ended))
+        return LoopChange(
+            heals=ended, note=note, cancel=[each.job_id for each in ended if each.job_id]
+        )
     if (going_on := _continued(context, snapshot, now)) is not None:
         return going_on
     for item, step in due_steps(snapshot, now)[:1]:
@@ -112,7 +115,8 @@ def decide_heal(
         return _ACTIONS[step.action](work)
     except (NotPossible, BadInput, RepositoryUnavailable) as error:
         refused = heal.ended("refused", now=now, result=str(error))
-        return LoopChange(heals=(refused,), note=f"{item}: {step.action} is not possible: {error}")
+        # What the error quotes is not for everybody who reads the log.
+        return LoopChange(heals=(refused,), note=f"{item}: {step.action} is not possible")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +157,7 @@ def _escalate(work: _HealWork) -> LoopChange:
 
 
 def _skip(work: _HealWork) -> LoopChange:
-    reason = f"healing did not help: {work.analysis.pattern}"
+    reason = f"healing did not help: {work.analysis.words}"
     change = skip_item(work.snapshot, work.heal.item, reason=reason, now=work.now)
     return work.recorded(change)
 
@@ -195,6 +199,14 @@ _ACTIONS: dict[HealAction, Callable[[_HealWork], LoopChange]] = {
 
 
 # -- analysis --------------------------------------------------------------------------------------
+
+
+def analyse_failed(context: LoopContext, snapshot: LoopSnapshot, item: str) -> FailureAnalysis:
+    """Analyse the last run of an item for somebody who asks. Raises LoopConflict if it works."""
+    state = snapshot.record(item).state
+    if state not in GAVE_UP:
+        raise LoopConflict(f"{item} is {state}: there is no failure to analyse")
+    return analyse_item(context, snapshot, item)
 
 
 def analyse_item(context: LoopContext, snapshot: LoopSnapshot, item: str) -> FailureAnalysis:
@@ -258,6 +270,8 @@ def heal_item(
     """
     if action is not None and action not in HEAL_ACTIONS:
         raise BadInput.at("action", f"is none of {', '.join(HEAL_ACTIONS)}")
+    if parameter is not None and action != "rollback":
+        raise BadInput("a checkpoint belongs to the action rollback")
     made: list[HealRecord] = []
 
     def decide(found: LoopSnapshot, now: float) -> LoopChange:
@@ -290,11 +304,15 @@ def _chosen(
     to_human: bool,
 ) -> HealStep:
     """Return the step that a person asks for: of an action, the first that was not tried."""
-    if action is not None and parameter is not None:
+    if action == "rollback" and parameter is not None:
         return HealStep(action=action, parameter=parameter)
     if action == "escalate" and to_human:
         return HealStep(action="escalate", parameter=PERSON)
     for step in untried(snapshot, item, now):
+        # Nobody leaves work out without saying so.
+        leaves_out = step.action in ("skip", "repair_dependency_chain") and action is None
+        if leaves_out and step.action not in snapshot.config.heals:
+            continue
         if action in (None, step.action) and not (action and step.parameter == PERSON):
             return step
     fallback = {"escalate": ORCHESTRATOR, "change_strategy": FRESH, "split": TWO_PARTS}

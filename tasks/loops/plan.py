@@ -19,6 +19,7 @@ from mulligan.policies.loops.admission import (
     demand_of,
 )
 from mulligan.policies.loops.budget import breaches
+from mulligan.policies.loops.heal_record import MOST_BY_ITSELF
 from mulligan.policies.loops.healing import advice_of, healed_run, next_due, runner_of
 from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
 from mulligan.policies.loops.plan import plan_loop
@@ -28,8 +29,8 @@ from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.heal import heal_loop
 from mulligan.tasks.ports.ledger import ItemRun, LoopReading, LoopWrite, Written
 
-#: Tries of one hint while others write, and healings. The hint stays, so that nothing is forgotten.
-_TRIES = 20
+#: Tries of one hint while others write. The hint stays, so that nothing is forgotten.
+_TRIES = 10
 _HOUR = 3600.0
 _DAY = 86400.0
 
@@ -46,14 +47,17 @@ class Planned:
 
 def run_plan(context: LoopContext, name: str) -> Planned:
     """Plan a loop and admit items to the free slots, of this loop and of others."""
-    for _ in range(_TRIES):
+    tries = healed = 0
+    while tries < _TRIES and healed <= MOST_BY_ITSELF:
         reading = context.ledger.read_loop(name)
         if reading is None:
             return Planned(loop=name, result="gone")
         context.step("loop_read", name)
         _keep_workspaces(context, reading.snapshot)
         if heal_loop(context, reading):
+            healed += 1
             continue
+        tries += 1
         write = decide(context, reading)
         written = context.ledger.write_loop(write)
         if isinstance(written, Written):

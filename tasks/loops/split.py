@@ -19,7 +19,7 @@ from mulligan.policies.loops.commands import NotPossible, skip_item
 from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.healing import rerouted, stronger_runners
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopSnapshot
-from mulligan.policies.loops.spec import ItemSpec, item_set_problems
+from mulligan.policies.loops.spec import ItemSpec, ItemVerifier, item_set_problems
 from mulligan.policies.problem import Problem
 from mulligan.policies.repair import wording
 from mulligan.policies.repair.free_repair import extract_json
@@ -32,6 +32,8 @@ from mulligan.tasks.loops.context import LoopContext
 TASK_TYPE = "split_item"
 _DRAFTS = 2
 _MOST_PROBLEMS = 10
+#: The fields that a draft chooses.
+_DRAFTED = (("title",), ("prompt",), ("verifiers",))
 #: The options by which a verifier runs a program of the draft's choice.
 _PROGRAMS = ("argv", "command")
 _TEXTS = {
@@ -102,7 +104,7 @@ def _draft_job(
         policy=PolicySpec(max_attempts=3),
         budget=config.budget.item_budget(),
         labels={**labels, "loop": loop.name, "item": spec.id},
-        idempotency_key=f"split/{loop.uid}/{spec.id}/{heal.run}/{draft}",
+        idempotency_key=f"split/{loop.uid}/{spec.id}/{heal.number}/{draft}",
     )
 
 
@@ -130,7 +132,8 @@ def continue_split(
 
 def _refused(heal: HealRecord, why: str, now: float) -> LoopChange:
     ended = heal.ended("refused", now=now, result=why)
-    return LoopChange(heals=(ended,), note=f"{heal.item} is not split: {why}")
+    # What the draft says is not for everybody who reads the log.
+    return LoopChange(heals=(ended,), note=f"{heal.item} is not split: no draft could be used")
 
 
 def _read_parts(
@@ -151,10 +154,19 @@ def _parts(spec: ItemSpec, found: dict[str, Any]) -> Iterator[ItemSpec]:
     base = spec.model_dump(mode="json", exclude_defaults=True)
     first, second = f"{spec.id}.1", f"{spec.id}.2"
     given = {key: found["first"][key] for key in ("title", "prompt", "verifiers")}
+    # What is on the branch must stay good with each part.
+    given["verifiers"] = [
+        *given["verifiers"],
+        *(each.model_dump(mode="json", exclude_unset=True) for each in _guards(spec)),
+    ]
     kept = {name: value for name, value in base.items() if name != "pass_criteria"}
     yield ItemSpec.model_validate({**kept, **given, "id": first})
     given = {key: found["second"][key] for key in ("title", "prompt")}
     yield ItemSpec.model_validate({**base, **given, "id": second, "depends_on": [first]})
+
+
+def _guards(spec: ItemSpec) -> list[ItemVerifier]:
+    return [each for each in spec.verifiers if each.role == "guard"]
 
 
 def _problems(
@@ -172,7 +184,8 @@ def _problems(
         if snapshot.spec(part.id) is not None:
             yield Problem(f"the loop has {part.id} already", (name,))
         for problem in check_item(context, snapshot.config, part):
-            yield problem.below(name)
+            if problem.path[:1] in _DRAFTED:  # the rest was accepted with the loop
+                yield problem.below(name)
     yield from item_set_problems(_with_parts(snapshot, spec.id, parts))
 
 

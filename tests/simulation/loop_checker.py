@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mulligan.policies.jobs.job import TERMINAL, Job
 from mulligan.policies.loops.admission import most_begun
 from mulligan.policies.loops.heal_record import HealRecord
+from mulligan.policies.loops.healing import PERSON
 from mulligan.policies.loops.loop import PLANNED, ItemRecord
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument
 from mulligan.tasks.ports.ledger import Entry, JobView
@@ -42,7 +43,8 @@ _CHECK = 1e14
 
 
 def _way(heal: HealRecord) -> tuple[str, str, str]:
-    return heal.item, heal.action, heal.parameter
+    run = f" of run {heal.run}" if heal.parameter == PERSON else ""
+    return heal.item, heal.action, heal.parameter + run
 
 
 @dataclass

@@ -121,7 +121,7 @@ class AgentWatch:
         if self._cpu is not None and found.cpu_seconds - self._cpu >= _BUSY * seconds:
             self._seen["cpu"] = self._now
         self._cpu, self._processes = found.cpu_seconds, found
-        if not self._has_acted:
+        if not self._has_acted or not self._own:  # it may act before the first look
             self._own = found.pids
         self._stopped_since = self._since(self._stopped_since, is_so=self._is_stopped(found))
         most = self._most_processes
@@ -177,7 +177,8 @@ class AgentWatch:
             waits_on=self._waits_on,
             state="R" if found.running else resting,
             processes=len(found.pids),
-            finding="" if finding is None else finding.said,
+            # Many files are a remark for the agent, and no trouble.
+            finding="" if finding is None or finding.rule == "files" else finding.said,
         )
 
     def _judge(self, finding: StuckFinding | None) -> None:

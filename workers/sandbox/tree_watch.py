@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 #: Entries that one look visits: a large tree takes several.
-_PART = 1000
+_PART = 20_000
 
 
 class TreeWatch:

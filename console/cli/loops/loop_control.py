@@ -71,6 +71,10 @@ def set_loop(
     on_blocked: Annotated[
         OnBlocked | None, typer.Option(help="What follows a failed item.")
     ] = None,
+    auto_heal: Annotated[
+        str | None,
+        typer.Option(metavar="ACTIONS", help="true, false, or actions with commas."),
+    ] = None,
     budget: Annotated[
         list[str] | None,
         typer.Option(metavar="SCOPE.RESOURCE=LIMIT", help="A limit, or none to remove it."),
@@ -85,6 +89,7 @@ def set_loop(
         "concurrency": concurrency,
         "max_attempts": max_attempts,
         "runner": runner,
+        "auto_heal": None if auto_heal is None else _actions(auto_heal),
         "on_blocked": on_blocked,
         "budget": budget_values(budget) or None,
     }
@@ -94,6 +99,12 @@ def set_loop(
     with open_loops() as context:
         change.configure(context, name, values, requester(by))
     _tell(f"{name}: changed {', '.join(values)}", {"loop": name, "changed": values}, json=json)
+
+
+def _actions(text: str) -> bool | list[str]:
+    if text in ("true", "false"):
+        return text == "true"
+    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 def reset(name: Name, item: Item, by: By = None, json: Json = False) -> None:

@@ -80,7 +80,7 @@ def analyse(name: Name, item: Item, json: Json = False) -> None:
     with open_loops() as context:
         snapshot = view.view_loop(context, name).snapshot
         view.view_item(context, name, item)  # an unknown one is refused
-        found = healing.analyse_item(context, snapshot, item)
+        found = healing.analyse_failed(context, snapshot, item)
         command = healing.suggest(snapshot, item, context.ledger.now())
     if json:
         document = heal_models.analysis_document(found, command, texts=True)

@@ -62,13 +62,13 @@ def create_router(context: ConsoleContext) -> APIRouter:
         )
         return heal_row(made, texts=caller.texts)
 
-    @router.get("/api/loops/{loop_id}/tests/{test_id}/analysis", responses=errors(404))
+    @router.get("/api/loops/{loop_id}/tests/{test_id}/analysis", responses=errors(404, 409))
     def analysis(loop_id: LoopId, test_id: TestId, caller: Reader) -> AnalysisDocument:
         """Say why an item failed: the pattern, what its attempts differ in, what may help."""
         snapshot = visible_loop(context, caller, loop_id).snapshot
         if snapshot.spec(test_id) is None:
             raise no_such_item(loop_id, test_id)
-        found = heal.analyse_item(loops, snapshot, test_id)
+        found = heal.analyse_failed(loops, snapshot, test_id)
         command = heal.suggest(snapshot, test_id, context.ledger.now())
         return analysis_document(found, command, texts=caller.texts)
 

@@ -46,7 +46,7 @@ _NOTES = 20
 _HEALS = 10
 _EVENTS = 10
 #: Characters of a document that a page may send. Longer ones are for the command line.
-_LONGEST_DOCUMENT = 300_000
+_LONGEST_DOCUMENT = 60_000
 
 
 class DocumentText(BaseModel):

@@ -49,12 +49,38 @@ def test_an_item_is_analysed_and_healed(
     work_on_loop(context)
     listed = get_json(client, "/api/loops/alpha/heals")["heals"]
     assert [(each["action"], each["outcome"]) for each in listed] == [
+        ("escalate", "pending"),
         ("change_strategy", "failed"),
         ("escalate", "failed"),
     ]
     # the same again is not the next step
     again = post_json(client, "/api/loops/alpha/heal")["heals"]
     assert [each["action"] for each in again] == ["split"]
+
+
+def test_nothing_is_left_out_unless_somebody_says_so(
+    client: TestClient, context: ConsoleContext, failed: str
+) -> None:
+    actions = []
+    for _ in range(4):
+        answer = client.post("/api/loops/alpha/tests/one/heal")
+        if answer.status_code == 200:
+            actions.append(answer.json()["action"])
+        for _ in range(3):
+            work_on_loop(context)
+    assert "skip" not in actions
+    assert states_of(client)["one"] == "failed"
+
+
+def states_of(client: TestClient) -> dict[str, str]:
+    found = get_json(client, "/api/loops/alpha/tests")["tests"]
+    return {each["id"]: each["state"] for each in found}
+
+
+def test_only_failures_are_analysed(client: TestClient, failed: str) -> None:
+    answer = client.get("/api/loops/alpha/tests/two/analysis")
+    assert answer.status_code == 409
+    assert "two is blocked: there is no failure to analyse" in answer.text
 
 
 def test_an_item_is_escalated_to_the_orchestrator_if_there_is_no_stronger_runner(
@@ -73,6 +99,7 @@ def test_an_item_is_escalated_to_the_orchestrator_if_there_is_no_stronger_runner
         ("tests/one/heal", {"action": "magic"}, 422, "action"),
         ("tests/one/heal", {"action": "rollback"}, 409, "has no repository"),
         ("tests/one/heal", {"to_checkpoint": "HEAD"}, 422, "to_checkpoint"),
+        ("tests/one/heal", {"action": "escalate", "to_checkpoint": "abcd"}, 422, "rollback"),
         ("tests/one/heal", {"reason": "a\nb"}, 422, "reason"),
     ],
 )

@@ -115,3 +115,43 @@ def test_a_healing_with_an_idempotency_key_is_done_once(loops: LoopScenario) -> 
     assert made.action == "change_strategy"
     assert heal.heal_item(loops.context, "alpha", "a", caller) == made
     assert [each.action for each in loops.read().snapshot.heals] == ["escalate", "change_strategy"]
+
+
+def test_hundreds_of_failures_are_told_once_and_the_loop_is_blocked(loops: LoopScenario) -> None:
+    loops.slots = 200
+    names = [f"i{number}" for number in range(120)]
+    loops.create(*(item(name) for name in names), concurrency=200)
+    loops.plan()
+    for name in names:
+        loops.fails(name)
+    loops.plan()
+    assert loops.loop().state == "blocked"
+    loops.plan()
+    assert [each.item for each in loops.read().snapshot.heals] == names
+
+
+def test_stopping_a_loop_ends_the_draft_of_a_split(loops: LoopScenario) -> None:
+    ledger = loops.scenario.ledger
+    loops.create(item("a"), auto_heal=["split"])
+    loops.plan()
+    loops.fails("a")
+    loops.plan()
+    (split,) = loops.read().snapshot.heals
+    loops.scenario.claim(split.job_id)
+    loops.move("stop")
+    draft = ledger.job(split.job_id)
+    assert draft is not None
+    assert draft.state == "cancelled"
+
+
+def test_skipping_an_item_ends_the_draft_of_its_split(loops: LoopScenario) -> None:
+    loops.create(item("a"), auto_heal=["split"])
+    loops.plan()
+    loops.fails("a")
+    loops.plan()
+    change.skip(loops.context, "alpha", "a", ADA)
+    loops.plan()
+    (split,) = loops.read().snapshot.heals
+    draft = loops.scenario.ledger.job(split.job_id)
+    assert draft is not None
+    assert (split.outcome, draft.state) == ("skipped", "cancelled")

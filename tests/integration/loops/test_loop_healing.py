@@ -190,6 +190,25 @@ if item == "B": write("B.txt", "done\\n")
     assert merges(repository) == ["A.1", "A.2", "B"]
 
 
+def test_the_guards_of_an_item_hold_for_its_first_part(fleet: CodingLoop, repository: Path) -> None:
+    """Given a first part that breaks what the item must keep, then it is not merged."""
+    code = f"""
+if "Split it into two smaller tasks" in prompt:
+    print({draft(first_part())!r}); sys.exit()
+write("part.txt" if item == "part" else "A.txt", "half\\n")
+write("broken.txt", "x\\n")
+"""
+    guard = check("not has('broken.txt')", role="guard")
+    fleet.start(
+        item("A", verifiers=[check("has('part.txt')"), guard]), code=code, auto_heal=["split"]
+    )
+    fleet.run()
+    for _ in range(5):
+        fleet.wait(6)
+    assert fleet.states(LOOP)["A.1"] == "failed"
+    assert merges(repository) == []
+
+
 @pytest.mark.parametrize(
     ("first", "problem"),
     [

@@ -110,9 +110,48 @@ def test_dependents_are_rerouted_when_nothing_else_helps() -> None:
     assert found == [*WAYS[:2], ("repair_dependency_chain", "reroute"), WAYS[2]]
 
 
-def test_a_broken_branch_is_rolled_back_at_most_three_times() -> None:
+def test_a_broken_branch_is_rolled_back_once() -> None:
     found = ladder(failed("guard_fails_before"), repo="/x")
-    assert found == [("rollback", "")] * 3 + WAYS[-1:]
+    assert found == [("rollback", ""), WAYS[-1]]
+
+
+def test_a_stronger_runner_that_cannot_run_does_not_end_the_ladder() -> None:
+    tried = [heal("change_strategy", "fresh context"), heal("escalate", "strong", number=2)]
+    before = loop(failed("unsafe_request"), *tried, escalate_to=["strong", "strongest"])
+    step = next_step(before, "a", NOW)
+    assert step is not None
+    assert step.parameter == "strongest"
+
+
+def test_a_person_is_told_of_every_run_that_failed() -> None:
+    told = heal("escalate", "a person", "failed", run=1)
+    before = loop(failed(runs=2), told, auto_heal=False)
+    step = next_step(before, "a", NOW)
+    assert step is not None
+    assert step.parameter == "a person"
+    assert next_step(loop(failed(), told, auto_heal=False), "a", NOW) is None
+
+
+def test_a_loop_with_too_many_healings_leaves_the_rest_to_people() -> None:
+    many = [heal("unblock", str(n), number=n, item=f"i{n}", at=0.0) for n in range(400)]
+    assert next_step(loop(failed(), *many[:399]), "a", NOW) is not None
+    assert next_step(loop(failed(), *many), "a", NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "runs", "outcome"),
+    [
+        ("failed", 1, None),  # it is being drafted
+        ("skipped", 1, "skipped"),
+        ("pending", 1, "refused"),
+        ("failed", 2, "refused"),
+    ],
+)
+def test_a_draft_ends_when_its_item_goes_on_without_it(
+    state: ItemState, runs: int, outcome: str | None
+) -> None:
+    before = loop(failed(state=state, runs=runs), heal("split", "two parts", "pending"))
+    assert [each.outcome for each in ended_heals(before, NOW)] == ([outcome] if outcome else [])
 
 
 def test_a_part_is_not_split_again() -> None:
@@ -179,7 +218,7 @@ def test_why_says_what_the_loop_does_about_it() -> None:
         ("pending", 1, None),
         ("running", 2, None),
         ("passed", 2, "passed"),
-        ("skipped", 1, "passed"),
+        ("skipped", 1, "skipped"),
         ("failed", 1, None),  # the failure that is healed
         ("failed", 2, "failed"),
         ("quarantined", 2, "failed"),
@@ -206,7 +245,9 @@ def test_a_split_is_as_good_as_its_parts(
     states: dict[str, ItemState] = {"a": "skipped", "a.1": parts[0], "a.2": parts[1]}
     split = heal("split", "two parts", "pending", result="a.1, a.2")
     before = snapshot({"a": (), "a.1": (), "a.2": ("a.1",)}, states, heals=[split], auto_heal=True)
-    assert [each.outcome for each in ended_heals(before, NOW)] == ([outcome] if outcome else [])
+    ended = ended_heals(before, NOW)
+    assert [each.outcome for each in ended] == ([outcome] if outcome else [])
+    assert all(each.result == "a.1, a.2" for each in ended), "its parts are not split again"
 
 
 def test_the_next_run_gets_the_advice_and_the_stronger_runner() -> None:

@@ -103,7 +103,8 @@ def test_an_item_may_wait_for_busy_workers_but_not_for_missing_ones() -> None:
     queued = signs(held=False, renewed_at=None, since=NOW - 400)
     assert item_health(queued, NOW).status == "healthy"
     found = item_health(queued, NOW, served=False)
-    assert (found.status, found.missing, found.waits_on) == ("dead", "worker", "worker")
+    assert (found.status, found.missing, found.waits_on) == ("degraded", "worker", "worker")
+    assert found.since is None, "nobody has noted since when"
 
 
 # -- a loop ----------------------------------------------------------------------------------------

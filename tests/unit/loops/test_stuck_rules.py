@@ -141,8 +141,8 @@ def test_other_errors_of_the_same_action_end_it() -> None:
         [*run("pytest -q") * 2, *run("cat a.py", None), *run("pytest -q") * 2],
         [event for n in range(9) for event in (*run(f"edit {n}", None), *run("pytest -q"))],
         run("sleep 30; curl localhost:8000") * 9,
-        run("bash -lc 'sleep 5 && curl localhost'") * 9,
-        [*run("curl localhost"), *run("sleep 5", None)] * 9,
+        run("bash -lc 'sleep 15 && curl localhost'") * 9,
+        [*run("curl localhost"), *run("sleep 10", None)] * 9,
     ],
     ids=["successes", "a look between", "work on a test", "a wait", "a shell's wait", "polling"],
 )

@@ -336,7 +336,7 @@ local function cancel_run(id, note)
   local job = redis.call('HMGET', job_key(id), 'state', 'attempt', 'of_loop')
   if not job[1] or TERMINAL[job[1]] then return end
   local entry = attempt_entry(id, job[2])
-  if redis.call('ZSCORE', P .. 'leases', entry) then charge_unanswered(job[3], entry) end
+  if job[3] and redis.call('ZSCORE', P .. 'leases', entry) then charge_unanswered(job[3], entry) end
   each_pending(id, job[2], function(pending)
     local _, _, _, index = parse_entry(pending)
     redis.call('HSET', attempt_key(id, job[2]), 'vtoken:' .. index, '')
