@@ -121,8 +121,10 @@ class AgentWatch:
         if self._cpu is not None and found.cpu_seconds - self._cpu >= _BUSY * seconds:
             self._seen["cpu"] = self._now
         self._cpu, self._processes = found.cpu_seconds, found
-        if not self._has_acted or not self._own:  # it may act before the first look
+        if not self._has_acted:
             self._own = found.pids
+        elif not self._own:  # it acted before the first look
+            self._own = found.first
         self._stopped_since = self._since(self._stopped_since, is_so=self._is_stopped(found))
         most = self._most_processes
         is_storm = most is not None and found.tasks >= _STORM * most

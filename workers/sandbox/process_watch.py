@@ -25,6 +25,8 @@ class ProcessLook:
 
     #: Without its launcher.
     pids: frozenset[int] = frozenset()
+    #: The program itself and what confines it, without what it has started.
+    first: frozenset[int] = frozenset()
     #: Those that a signal has stopped; the launcher may be among them.
     stopped: frozenset[int] = frozenset()
     running: bool = False
@@ -108,6 +110,7 @@ _threads: dict[int, _WatchThread] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Process:
+    name: bytes
     state: str
     parent: int
     threads: int
@@ -134,6 +137,7 @@ def _below(
     ticks = table[launcher].ended_ticks + sum(p.own_ticks + p.ended_ticks for p in found)
     return ProcessLook(
         pids=frozenset(pids),
+        first=_first(launcher, table, below),
         stopped=frozenset(pid for pid in (launcher, *pids) if table[pid].state == "T"),
         running=any(process.state == "R" for process in found),
         tasks=sum(process.threads for process in found),
@@ -141,15 +145,29 @@ def _below(
     )
 
 
+def _first(
+    launcher: int, table: Mapping[int, _Process], below: Mapping[int, list[int]]
+) -> frozenset[int]:
+    """Return the processes from the launcher's child down to the first that is no bubblewrap."""
+    found, at = list[int](), launcher
+    while children := below.get(at, ()):
+        at = min(children)
+        found.append(at)
+        if table[at].name != b"bwrap":
+            break
+    return frozenset(found)
+
+
 def _table() -> Iterator[tuple[int, _Process]]:
     for path in Path("/proc").glob("[0-9]*/stat"):  # nothing where there is no /proc
         try:
             # The name of a program may contain anything, also brackets.
-            fields = path.read_bytes().rpartition(b") ")[2].split()
+            named, _, rest = path.read_bytes().rpartition(b") ")
         except OSError:  # ended meanwhile
             continue
+        name, fields = named.partition(b"(")[2], rest.split()
         own, ended = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
         yield (
             int(path.parent.name),
-            _Process(fields[0].decode(), int(fields[1]), int(fields[17]), own, ended),
+            _Process(name, fields[0].decode(), int(fields[1]), int(fields[17]), own, ended),
         )

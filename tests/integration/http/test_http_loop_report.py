@@ -65,7 +65,8 @@ def test_a_report_says_what_was_done_and_what_is_left(context: ConsoleContext) -
     ]
     assert found["left"][0]["command"] == "mulligan loops reset alpha c"
     assert found["critical_path"] == ["c", "d"]
-    assert (found["heals"], found["healed"]) == ([], [])
+    assert [(each["item"], each["action"]) for each in found["heals"]] == [("c", "escalate")]
+    assert found["healed"] == [{"action": "escalate", "outcomes": {"pending": 1}}]
 
 
 def test_the_page_runs_nothing_and_needs_no_other_file(context: ConsoleContext) -> None:

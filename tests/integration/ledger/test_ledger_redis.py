@@ -399,6 +399,11 @@ def use_loops(scenario: Scenario) -> None:
     loops.claim("b")
     loops.create(item("c"), name="beta")
     loops.plan("beta")
+    scenario.ledger.set_loop_slots(2)
+    loops.slots = 2
+    loops.plan("beta")
+    loops.fails("c", name="beta")
+    loops.plan("beta")
 
 
 #: Keys that this test does not write: figures, alerts, tokens and heartbeats have their own tests.
