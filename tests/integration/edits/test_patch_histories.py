@@ -265,6 +265,8 @@ def test_this_project_s_history_is_applied_as_by_git(tmp_path: Path) -> None:
     for commit in commits:
         diff = git(PROJECT, "diff", "--binary", f"{commit}^", commit)
         plain = special_mode(diff.decode("utf-8", "surrogateescape")) is None
+        # No edit may change these, however its diff looks.
+        plain = plain and b"/mulligan.toml " not in diff
         if plain and len(diff) < PROJECT_BYTES and tried < PROJECT_COMMITS:
             tried += 1
             compare(PROJECT, commit, tmp_path)

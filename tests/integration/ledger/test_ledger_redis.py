@@ -389,6 +389,10 @@ def test_every_key_is_in_the_table_and_under_one_hash_tag(
 
 def use_loops(scenario: Scenario) -> None:
     loops = LoopScenario(scenario, slots=1)
+    loops.create(item("z"), name="failing")
+    loops.plan("failing")
+    loops.fails("z", name="failing")
+    loops.plan("failing")
     loops.create(item("a"), item("b"), budget={"attempt": {"tokens": 9}, "loop": {"tokens": 99}})
     loops.plan()
     scenario.ledger.set_loop_slots(1)
@@ -398,11 +402,6 @@ def use_loops(scenario: Scenario) -> None:
     loops.plan()
     loops.claim("b")
     loops.create(item("c"), name="beta")
-    loops.plan("beta")
-    scenario.ledger.set_loop_slots(2)
-    loops.slots = 2
-    loops.plan("beta")
-    loops.fails("c", name="beta")
     loops.plan("beta")
 
 
