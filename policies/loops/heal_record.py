@@ -12,10 +12,10 @@ from mulligan.policies.loops.spec import HealAction
 #: done.
 HealOutcome = Literal["pending", "passed", "skipped", "failed", "refused"]
 HEAL_OUTCOMES: tuple[HealOutcome, ...] = get_args(HealOutcome)
-#: Healings that a loop remembers. It takes no more steps by itself when only those of people fit:
-#: a step that is forgotten would be done again.
-MOST_HEALS = 500
-MOST_BY_ITSELF = 400
+#: Healings that a loop remembers, and the steps that it takes by itself: the rest is for telling
+#: people. A step that is forgotten would be done again.
+MOST_HEALS = 1000
+MOST_BY_ITSELF = 500
 #: Characters of a text in a record.
 _LONGEST_TEXT = 1500
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mulligan.policies.jobs.backoff import doubled
 from mulligan.policies.jobs.job import RunnerSpec
 from mulligan.policies.loops.analysis import WORKER_LOST
-from mulligan.policies.loops.heal_record import MOST_BY_ITSELF, HealOutcome, HealRecord
+from mulligan.policies.loops.heal_record import MOST_BY_ITSELF, MOST_HEALS, HealOutcome, HealRecord
 from mulligan.policies.loops.loop import DONE, GAVE_UP, PLANNED, ItemRecord, LoopSnapshot
 from mulligan.policies.loops.spec import HealAction, ItemSpec, LoopConfig
 
@@ -125,9 +125,9 @@ def next_step(snapshot: LoopSnapshot, item: str, now: float) -> HealStep | None:
         return None
     if any(each.item == item and each.outcome == "pending" for each in snapshot.heals):
         return None
-    if len(snapshot.heals) >= MOST_BY_ITSELF:
+    if len(snapshot.heals) >= MOST_HEALS:
         return None
-    allowed = snapshot.config.heals
+    allowed = snapshot.config.heals if len(snapshot.heals) < MOST_BY_ITSELF else frozenset()
     found = untried(snapshot, item, now)
     # A person is told in any case, with an analysis.
     return next((s for s in found if s.action in allowed or s.parameter == PERSON), None)

@@ -19,7 +19,7 @@ from mulligan.policies.loops.admission import (
     demand_of,
 )
 from mulligan.policies.loops.budget import breaches
-from mulligan.policies.loops.heal_record import MOST_BY_ITSELF
+from mulligan.policies.loops.heal_record import MOST_HEALS
 from mulligan.policies.loops.healing import advice_of, healed_run, next_due, runner_of
 from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
 from mulligan.policies.loops.plan import plan_loop
@@ -48,7 +48,7 @@ class Planned:
 def run_plan(context: LoopContext, name: str) -> Planned:
     """Plan a loop and admit items to the free slots, of this loop and of others."""
     tries = healed = 0
-    while tries < _TRIES and healed <= MOST_BY_ITSELF:
+    while tries < _TRIES and healed <= MOST_HEALS:
         reading = context.ledger.read_loop(name)
         if reading is None:
             return Planned(loop=name, result="gone")

@@ -17,7 +17,7 @@ from mulligan.policies.jobs.job import Job, PolicySpec, VerifierSpec
 from mulligan.policies.loops.analysis import FailureAnalysis
 from mulligan.policies.loops.commands import NotPossible, skip_item
 from mulligan.policies.loops.heal_record import HealRecord
-from mulligan.policies.loops.healing import rerouted, stronger_runners
+from mulligan.policies.loops.healing import parts_of, rerouted, stronger_runners
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopSnapshot
 from mulligan.policies.loops.spec import ItemSpec, ItemVerifier, item_set_problems
 from mulligan.policies.problem import Problem
@@ -66,6 +66,8 @@ def begin_split(
     spec = snapshot.spec(heal.item)
     if spec is None:
         raise NotPossible(f"the loop has no item {heal.item!r}")
+    if any(heal.item in parts_of(each) for each in snapshot.heals):
+        raise NotPossible(f"{heal.item} is a part of another item, and small enough")
     job = _draft_job(context, snapshot, spec, heal, analysis.summary, problems)
     accepted = submit_jobs(context.intake, [job], owner=snapshot.loop.owner or None)
     return replace(heal, job_id=accepted[0].id)

@@ -669,13 +669,16 @@ def test_a_healing_is_sent_to_who_asks_for_it(new_alerts: AlertsMaker, receiver:
     alerts = new_alerts({"events": ["loop_healed", "loop_escalated"]})
     ledger, loops = alerts.scenario.ledger, LoopScenario(alerts.scenario)
     loops.create(item("a"))
-    actions: list[HealAction] = ["change_strategy", "escalate"]
-    for number, action in enumerate(actions, 1):
+    steps: list[tuple[HealAction, str]] = [
+        ("change_strategy", ""), ("escalate", "strong"), ("escalate", "a person"),
+    ]  # fmt: skip
+    for number, (action, parameter) in enumerate(steps, 1):
         done = HealRecord(
             number=number,
             at=1.0,
             item="a",
             action=action,
+            parameter=parameter,
             reason="3 failures: 'a quotation'",
             pattern="3 failures",
         )
@@ -683,7 +686,8 @@ def test_a_healing_is_sent_to_who_asks_for_it(new_alerts: AlertsMaker, receiver:
         assert isinstance(ledger.write_loop(write), Written)
         assert alerts.tick() == 1
     assert [(body["event"], body["action"]) for body in receiver.bodies] == [
-        ("loop_healed", "change_strategy"), ("loop_escalated", "escalate"),
+        ("loop_healed", "change_strategy"), ("loop_healed", "escalate"),
+        ("loop_escalated", "escalate"),
     ]  # fmt: skip
     assert receiver.bodies[0]["text"] == "loop alpha/a: change strategy, pending (3 failures)"
     assert "quotation" not in str(receiver.bodies)

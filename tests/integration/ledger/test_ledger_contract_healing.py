@@ -155,3 +155,16 @@ def test_skipping_an_item_ends_the_draft_of_its_split(loops: LoopScenario) -> No
     draft = loops.scenario.ledger.job(split.job_id)
     assert draft is not None
     assert (split.outcome, draft.state) == ("skipped", "cancelled")
+
+
+def test_deleting_a_blocked_loop_ends_the_draft_of_a_split(loops: LoopScenario) -> None:
+    loops.create(item("a"), auto_heal=["split"])
+    loops.plan()
+    loops.fails("a")
+    loops.plan()
+    assert loops.loop().state == "blocked"
+    (split,) = loops.read().snapshot.heals
+    change.delete(loops.context, "alpha", ADA)
+    draft = loops.scenario.ledger.job(split.job_id)
+    assert draft is not None
+    assert draft.state == "cancelled"

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 from support.loop_snapshots import snapshot, specs_of
 
-from mulligan.policies.loops.heal_record import HealOutcome, HealRecord
+from mulligan.policies.loops.heal_record import (
+    MOST_BY_ITSELF,
+    MOST_HEALS,
+    HealOutcome,
+    HealRecord,
+)
 from mulligan.policies.loops.healing import (
     advice_of,
     due_steps,
@@ -133,8 +138,13 @@ def test_a_person_is_told_of_every_run_that_failed() -> None:
 
 
 def test_a_loop_with_too_many_healings_leaves_the_rest_to_people() -> None:
-    many = [heal("unblock", str(n), number=n, item=f"i{n}", at=0.0) for n in range(400)]
-    assert next_step(loop(failed(), *many[:399]), "a", NOW) is not None
+    many = [heal("unblock", str(n), number=n, item=f"i{n}", at=0.0) for n in range(MOST_HEALS)]
+    by_itself = next_step(loop(failed(), *many[: MOST_BY_ITSELF - 1]), "a", NOW)
+    told = next_step(loop(failed(), *many[:MOST_BY_ITSELF]), "a", NOW)
+    assert by_itself is not None
+    assert by_itself.action == "change_strategy"
+    assert told is not None
+    assert told.parameter == "a person"
     assert next_step(loop(failed(), *many), "a", NOW) is None
 
 

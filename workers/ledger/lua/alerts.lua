@@ -94,9 +94,9 @@ end
 
 -- A healing that begins, and its end. The end of an escalation needs nobody.
 local function loop_healed(change)
-  local begins = change.heal == 'escalate' and change.outcome == 'pending'
+  local begins = change.to and change.outcome == 'pending'
   local names = begins and { 'loop_escalated', 'loop_healed' } or { 'loop_healed' }
-  deliver_first(names, 1, { loop = change.loop, action = change.heal, outcome = change.outcome,
+  deliver_first(names, 1, { loop = change.loop, action = change.heal, outcome = change.outcome, to = change.to,
     item = change.item ~= '' and change.item or nil, reason = change.reason, by = change.by,
     tenant = change.tenant, changed_at = change.at, version = change.version })
 end

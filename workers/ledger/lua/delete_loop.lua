@@ -20,6 +20,11 @@ for i = 1, #items, 2 do
   redis.call('DEL', P .. item_memory(R.loop, items[i]))
   if id ~= '' and redis.call('EXISTS', job_key(id)) == 1 then end_run(id) end
 end
+-- The drafts of splits that nobody waits for any more.
+for _, text in ipairs(redis.call('HVALS', loop_key(R.loop, 'heals'))) do
+  local heal = cjson.decode(text)
+  if heal.outcome == 'pending' and heal.job_id then cancel_run(heal.job_id, 'its loop was deleted') end
+end
 for _, part in ipairs({ 'items', 'limits', 'spent', 'reserved', 'ready', 'begun', 'log', 'spec', 'heals' }) do
   redis.call('DEL', loop_key(R.loop, part))
 end

@@ -44,6 +44,9 @@ local function resolve_run(id, note)
   if n then redis.call('HSET', attempt_key(id, n), 'token', '') end
 end
 
+-- Whom an escalation tells; other runners only go on with the work. See policies/loops/healing.py.
+local TELLS = { ['a person'] = true, ['the orchestrator'] = true }
+
 local function apply(loop, change)
   local key = loop_key(loop)
   local tenant = redis.call('HGET', key, 'tenant') or nil
@@ -86,7 +89,7 @@ local function apply(loop, change)
     redis.call('HSET', loop_key(loop, 'heals'), number, heal)
     local found = cjson.decode(heal)
     loop_event(loop, { heal = found.action, item = found.item, outcome = found.outcome, reason = found.pattern,
-      by = found.by })
+      by = found.by, to = TELLS[found.parameter or ''] and found.parameter or nil })
   end
   -- The oldest ones go; each change adds a few.
   for _ = 1, redis.call('HLEN', loop_key(loop, 'heals')) - R.most_heals do
