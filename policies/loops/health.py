@@ -89,7 +89,9 @@ def item_health(signs: ItemSigns, now: float, *, served: bool = True) -> ItemHea
     stopped = signs.held and progress.state == "T"
     last = progress.last[1] if signs.held and progress.last else None
     if waits == "worker" and not served:
-        status, missing = "degraded", "worker"  # since when, nobody has noted
+        # Since when nobody serves it is not known: only how long it has waited at most.
+        status = "healthy" if now - signs.since < HEALTHY else "degraded"
+        missing = "worker"
     elif signs.renewed_at is not None:
         status, missing, since = by_silence(now - signs.renewed_at), "lease", signs.renewed_at
         shown = _by_progress(last, waits, now, stopped=stopped)
