@@ -13,7 +13,7 @@ from typing import Literal
 
 from mulligan.policies.figures.format import duration
 from mulligan.policies.loops.loop import GAVE_UP, ItemRecord, LoopRecord
-from mulligan.policies.loops.progress import Progress
+from mulligan.policies.loops.progress import AgentProgress
 from mulligan.policies.loops.stuck import (
     RULES,
     Rule,
@@ -53,7 +53,7 @@ class ItemSigns:
     renewed_at: float | None = None
     #: Whether a worker runs or verifies it.
     held: bool = False
-    progress: Progress | None = None
+    progress: AgentProgress | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def item_health(signs: ItemSigns, now: float, *, served: bool = True) -> ItemHea
 
     ``served``: whether workers serve its pool. Then it may wait for one as long as they are busy.
     """
-    progress, waits = signs.progress or Progress(), _waits_on(signs)
+    progress, waits = signs.progress or AgentProgress(), _waits_on(signs)
     status: LoopHealth = "healthy"
     missing: MissingSignal = ""
     since: float | None = None

@@ -16,7 +16,7 @@ WaitsOn = Literal["", "model", "tool"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class AgentProgress:
     """What a worker knows of an attempt that it runs."""
 
     #: Of each signal, when it was last seen; a signal that was never seen is missing. A worker
@@ -35,11 +35,11 @@ class Progress:
         found = max(self.at.items(), key=lambda each: each[1], default=None)
         return found
 
-    def moved(self, seconds: float) -> Progress:
+    def moved(self, seconds: float) -> AgentProgress:
         """Return it with all times so many seconds later."""
         return replace(self, at={name: each + seconds for name, each in self.at.items()})
 
-    def since(self, now: float) -> Progress:
+    def since(self, now: float) -> AgentProgress:
         """Return it with times instead of the seconds before ``now``."""
         return replace(self, at={name: now - each for name, each in self.at.items()})
 
@@ -51,7 +51,7 @@ class Progress:
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
-    def parse(cls, text: str) -> Progress:
+    def parse(cls, text: str) -> AgentProgress:
         """Read what a worker wrote. Raises ValueError if it is damaged."""
         found = json.loads(text)
         waits_on: WaitsOn = found.get("waits_on", "")

@@ -43,7 +43,7 @@ RESPONSE: tuple[ResponseStep, ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Response:
+class LoopResponse:
     """What follows from the conditions of a loop."""
 
     incidents: tuple[Incident, ...] = ()
@@ -57,7 +57,7 @@ class Response:
 
 def respond(
     incidents: Sequence[Incident], conditions: Sequence[Condition], *, may_halt: bool, now: float
-) -> Response:
+) -> LoopResponse:
     """Take the next step of each incident that is due, begin new ones and end those that are over.
 
     Each incident takes one step at a time, also if nobody has looked at it for long.
@@ -81,7 +81,7 @@ def respond(
                 alarms.append(_alarm(following, moved))
                 moved = replace(moved, steps=incident.steps + 1, stepped_at=now)
             kept.append(moved if following is not None else incident)
-    return Response(incidents=tuple(kept), alarms=tuple(alarms))
+    return LoopResponse(incidents=tuple(kept), alarms=tuple(alarms))
 
 
 def _due(incident: Incident, *, may_halt: bool, now: float) -> ResponseStep | None:

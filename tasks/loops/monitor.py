@@ -21,7 +21,7 @@ from mulligan.policies.loops.health import (
     item_health,
 )
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot, LoopState
-from mulligan.policies.loops.response import Response, respond
+from mulligan.policies.loops.response import LoopResponse, respond
 from mulligan.policies.loops.why import ITEM_WORKERS
 from mulligan.tasks.loops.change import NoSuchLoop, change_loop
 from mulligan.tasks.loops.context import LoopContext
@@ -191,14 +191,14 @@ def alert(
     return 1
 
 
-def _response(loop: LoopRecord, conditions: Sequence[Condition], now: float) -> Response:
+def _response(loop: LoopRecord, conditions: Sequence[Condition], now: float) -> LoopResponse:
     if loop.state == "paused" and loop.paused_by == "monitor":
-        return Response(incidents=loop.incidents)  # it ends when a person has resumed the loop
+        return LoopResponse(incidents=loop.incidents)  # it ends when a person has resumed the loop
     may_halt = loop.state == "running" and "escalate" in loop.config.heals
     return respond(loop.incidents, conditions, may_halt=may_halt, now=now)
 
 
-def _change(response: Response) -> LoopChange:
+def _change(response: LoopResponse) -> LoopChange:
     if not response.alarms:
         return LoopChange()
     change = LoopChange(incidents=response.incidents, alarms=response.alarms)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from mulligan.policies.loops.budget import Resource
-from mulligan.policies.loops.progress import Progress
+from mulligan.policies.loops.progress import AgentProgress
 
 
 class HeldLease(Protocol):
@@ -21,7 +21,7 @@ class HeldLease(Protocol):
     def meter(self, used: Mapping[Resource, float]) -> None:
         """Note what the attempt has used so far. The next renewal tells the ledger."""
 
-    def progress(self, progress: Progress | None) -> None:
+    def progress(self, progress: AgentProgress | None) -> None:
         """Note how the attempt goes, with the seconds since each sign of progress.
 
         The next renewal tells the ledger.
@@ -37,5 +37,5 @@ class UnwatchedLease:
     def meter(self, used: Mapping[Resource, float]) -> None:
         pass
 
-    def progress(self, progress: Progress | None) -> None:
+    def progress(self, progress: AgentProgress | None) -> None:
         pass

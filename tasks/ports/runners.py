@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mulligan.policies.jobs.job import Decoding, Message, Output, Workspace
 from mulligan.policies.loops.budget import Resource
-from mulligan.policies.loops.progress import Progress
+from mulligan.policies.loops.progress import AgentProgress
 from mulligan.policies.value import Json
 from mulligan.tasks.ports.sessions import Session, SilentSession
 
@@ -37,7 +37,7 @@ class Request:
     #: Called with what the call has used so far, by a runner that knows it before its end.
     meter: Callable[[Mapping[Resource, float]], None] = lambda _used: None
     #: Called with how the work goes, by a runner that watches it; None: it no longer does.
-    progress: Callable[[Progress | None], None] = lambda _progress: None
+    progress: Callable[[AgentProgress | None], None] = lambda _progress: None
     #: Asked just before the runner is, after a checkout was made: whether the lease surely holds.
     may_ask: Callable[[], bool] = lambda: True
     #: Gets what a runner does while it works, if it says so.

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from mulligan.policies.loops.budget import Resource
-from mulligan.policies.loops.progress import Progress
+from mulligan.policies.loops.progress import AgentProgress
 from mulligan.tasks.ports.cancellation import Cancellation, cancelled_by
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.errors import LedgerUnavailable
@@ -51,9 +51,9 @@ class _Holding:
     sure_until: float
     cancellation: Cancellation = field(default_factory=Cancellation)
     #: How its attempt goes, and when that was said, by the monotonic clock.
-    shown: tuple[Progress, float] | None = None
+    shown: tuple[AgentProgress, float] | None = None
 
-    def progress(self, progress: Progress | None) -> None:
+    def progress(self, progress: AgentProgress | None) -> None:
         now = self.keeper.clock.monotonic()
         self.shown = None if progress is None else (progress, now)
 

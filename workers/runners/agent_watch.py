@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from mulligan.policies.loops.progress import SIGNALS, Progress, Signal, WaitsOn
+from mulligan.policies.loops.progress import SIGNALS, AgentProgress, Signal, WaitsOn
 from mulligan.policies.loops.session_event import SessionEvent
 from mulligan.policies.loops.session_log import SessionLog
 from mulligan.policies.loops.stuck import (
@@ -48,7 +48,7 @@ class AgentWatch:
         rules: Mapping[RuleName, Rule] = RULES,
         most_processes: int | None = None,
         has_events: bool = False,
-        show: Callable[[Progress | None], None] = lambda _progress: None,
+        show: Callable[[AgentProgress | None], None] = lambda _progress: None,
     ) -> None:
         """``has_events``: whether it prints what it does. ``show`` gets its progress."""
         self._rules, self._most_processes, self._has_events = rules, most_processes, has_events
@@ -171,10 +171,10 @@ class AgentWatch:
             storm=age(self._storm_since),
         )
 
-    def _progress(self, finding: StuckFinding | None) -> Progress:
+    def _progress(self, finding: StuckFinding | None) -> AgentProgress:
         found = self._processes
         resting = "T" if self._stopped_since is not None else "S" if found.pids else ""
-        return Progress(
+        return AgentProgress(
             at={name: self._now - each for name, each in self._seen.items()},
             waits_on=self._waits_on,
             state="R" if found.running else resting,

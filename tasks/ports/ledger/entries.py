@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mulligan.policies.loops.budget import Resource
-from mulligan.policies.loops.progress import Progress
+from mulligan.policies.loops.progress import AgentProgress
 
 #: ``done`` sends a producer the outcome of its job; ``loop`` says that a loop must be planned.
 EntryKind = Literal["attempt", "verification", "cycle", "done", "loop"]
@@ -79,7 +79,7 @@ class Lease:
     #: What its attempt has used so far, if its runner says so.
     metered: Mapping[Resource, float] = field(default_factory=dict, compare=False)
     #: How its attempt goes, with the seconds since each sign of progress.
-    progress: Progress | None = field(default=None, compare=False)
+    progress: AgentProgress | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from mulligan.policies.jobs.job import Job
 from mulligan.policies.loops.admission import Admission, Admitted, Demand
 from mulligan.policies.loops.budget import BudgetState, Resource, SharedScope
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot
-from mulligan.policies.loops.progress import Progress
+from mulligan.policies.loops.progress import AgentProgress
 from mulligan.policies.loops.spec import LoopDocument
 from mulligan.tasks.ports.ledger.entries import Publication
 
@@ -31,7 +31,7 @@ class LiveItem:
     #: Whether a worker runs or verifies it.
     held: bool = False
     #: What its worker says about it; None if nobody runs an agent for it.
-    progress: Progress | None = None
+    progress: AgentProgress | None = None
 
     @property
     def is_verified(self) -> bool:

@@ -15,7 +15,7 @@ from support.loops import LoopScenario, item, used
 from support.settlements import succeeds
 from support.waiting import wait_for
 
-from mulligan.policies.loops.progress import Progress
+from mulligan.policies.loops.progress import AgentProgress
 from mulligan.tasks.ports.cancellation import current
 from mulligan.tasks.ports.clock import Clock
 from mulligan.tasks.ports.errors import CallCancelled, LedgerUnavailable
@@ -112,13 +112,13 @@ def test_progress_grows_old_until_the_renewal(scenario: Scenario) -> None:
         start_thread=lambda _run: None,
     )
     with keeper.holding(scenario.claim(scenario.submit()).lease, NEVER) as held:
-        held.progress(Progress(at={"event": 3.0}))
+        held.progress(AgentProgress(at={"event": 3.0}))
         now = 107.0
         keeper.renew()
         held.progress(None)
         keeper.renew()
     first, second = renewed
-    assert first.progress == Progress(at={"event": 10.0})
+    assert first.progress == AgentProgress(at={"event": 10.0})
     assert second.progress is None
 
 

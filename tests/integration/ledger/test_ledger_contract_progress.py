@@ -9,10 +9,10 @@ from support.jobs import answer
 from support.ledger_scenario import Scenario
 from support.loops import LoopScenario, item
 
-from mulligan.policies.loops.progress import Progress
+from mulligan.policies.loops.progress import AgentProgress
 from mulligan.tasks.ports.ledger import Claim, LiveItem
 
-HUNG = Progress(
+HUNG = AgentProgress(
     at={"event": 40.0, "cpu": 2.0}, waits_on="tool", state="T", processes=3, finding="it hangs"
 )
 
@@ -30,7 +30,7 @@ def live(loops: LoopScenario) -> LiveItem:
     return found
 
 
-def renew(loops: LoopScenario, claim: Claim, progress: Progress | None) -> None:
+def renew(loops: LoopScenario, claim: Claim, progress: AgentProgress | None) -> None:
     assert not loops.scenario.ledger.renew([replace(claim.lease, progress=progress)])
 
 

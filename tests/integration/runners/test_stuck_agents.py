@@ -14,7 +14,7 @@ import pytest
 from support.waiting import wait_for
 
 from mulligan.policies.jobs.job import Message, Output
-from mulligan.policies.loops.progress import Progress
+from mulligan.policies.loops.progress import AgentProgress
 from mulligan.policies.loops.stuck import RuleName, changed_rules
 from mulligan.policies.value import Json
 from mulligan.tasks.ports.errors import RunnerError
@@ -61,7 +61,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.events: list[SessionEvent] = []
-        self.progress: list[Progress | None] = []
+        self.progress: list[AgentProgress | None] = []
 
     def emit(self, event: SessionEvent) -> None:
         self.events.append(event)
@@ -74,7 +74,7 @@ class Watched:
     def notes(self) -> list[str]:
         return [event.text for event in self.events if event.kind == "note"]
 
-    def shown(self, holds: Callable[[Progress], object]) -> bool:
+    def shown(self, holds: Callable[[AgentProgress], object]) -> bool:
         return any(each is not None and holds(each) for each in list(self.progress))
 
 

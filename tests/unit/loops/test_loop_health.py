@@ -18,7 +18,7 @@ from mulligan.policies.loops.health import (
     item_health,
 )
 from mulligan.policies.loops.loop import LOOP_STATES, ItemRecord, ItemState, LoopRecord, LoopState
-from mulligan.policies.loops.progress import Progress
+from mulligan.policies.loops.progress import AgentProgress
 from mulligan.policies.loops.spec import LoopConfig
 from mulligan.policies.loops.stuck import RULES, Rule, RuleName, changed_rules
 
@@ -34,8 +34,8 @@ def signs(**fields: Any) -> ItemSigns:
     return ItemSigns(**{"item": "a", "since": 0.0, "held": True, "renewed_at": NOW - 5, **fields})
 
 
-def silent(seconds: float, **fields: Any) -> Progress:
-    return Progress(at={"event": NOW - seconds, "output": NOW - seconds - 50}, **fields)
+def silent(seconds: float, **fields: Any) -> AgentProgress:
+    return AgentProgress(at={"event": NOW - seconds, "output": NOW - seconds - 50}, **fields)
 
 
 def records(**states: tuple[ItemState, float]) -> dict[str, ItemRecord]:
@@ -86,7 +86,7 @@ def test_a_stopped_agent_is_degraded_at_once_and_waits_for_nothing() -> None:
 
 def test_without_evidence_only_the_lease_counts() -> None:
     assert item_health(signs(progress=None), NOW).status == "healthy"
-    assert item_health(signs(progress=Progress()), NOW).status == "healthy"
+    assert item_health(signs(progress=AgentProgress()), NOW).status == "healthy"
 
 
 def test_the_worse_signal_is_named() -> None:

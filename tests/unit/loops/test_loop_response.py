@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mulligan.policies.loops.health import Condition
 from mulligan.policies.loops.incident import Incident, incidents_from_json, incidents_to_json
-from mulligan.policies.loops.response import MOST_INCIDENTS, RESPONSE, Response, respond
+from mulligan.policies.loops.response import MOST_INCIDENTS, RESPONSE, LoopResponse, respond
 
 NOW = 100_000.0
 SILENT = Condition(signal="progress", item="a", since=NOW - 300, text="a: no sign of progress")
@@ -47,7 +47,7 @@ def test_a_monitor_that_was_away_takes_one_step_at_a_time() -> None:
     later = respond(begun, [SILENT], may_halt=True, now=NOW + 20 * HOUR)
     assert [each.step for each in later.alarms] == ["notify"]
     again = respond(later.incidents, [SILENT], may_halt=True, now=NOW + 20 * HOUR + 10)
-    assert again == Response(incidents=later.incidents)
+    assert again == LoopResponse(incidents=later.incidents)
 
 
 def test_an_incident_ends_with_its_condition_and_says_so() -> None:
@@ -57,7 +57,7 @@ def test_an_incident_ends_with_its_condition_and_says_so() -> None:
     (alarm,) = ended.alarms
     assert (alarm.step, alarm.item, alarm.severity) == ("ended", "a", 1)
     assert alarm.text == "over after 5 min: a: no sign of progress"
-    assert respond((), [], may_halt=True, now=NOW) == Response()
+    assert respond((), [], may_halt=True, now=NOW) == LoopResponse()
 
 
 def test_incidents_are_independent_and_bounded() -> None:

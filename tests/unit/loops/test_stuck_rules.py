@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mulligan.policies.loops.progress import SIGNALS, Progress, WaitsOn
+from mulligan.policies.loops.progress import SIGNALS, AgentProgress, WaitsOn
 from mulligan.policies.loops.session_event import SessionEvent
 from mulligan.policies.loops.session_log import SessionLog
 from mulligan.policies.loops.stuck import (
@@ -315,9 +315,9 @@ def test_a_rule_with_the_threshold_0_is_off(name: Any) -> None:
 
 
 def test_progress_is_written_and_read() -> None:
-    progress = Progress(
+    progress = AgentProgress(
         at={"event": 3.0, "cpu": 0.5}, waits_on="tool", state="T", processes=3, finding="it hangs"
     )
-    assert Progress.parse(progress.as_json()) == progress
+    assert AgentProgress.parse(progress.as_json()) == progress
     assert progress.moved(2).at == {"event": 5.0, "cpu": 2.5}
     assert progress.since(100).last == ("cpu", 99.5)

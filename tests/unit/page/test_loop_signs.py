@@ -8,7 +8,7 @@ import pytest
 
 from mulligan.console.page.loops.loop_signs import HealthSign, item_sign, loop_sign
 from mulligan.policies.loops.health import HealthCheck, ItemSigns, item_health
-from mulligan.policies.loops.progress import Progress
+from mulligan.policies.loops.progress import AgentProgress
 
 NOW = 1000.0
 
@@ -18,8 +18,8 @@ def sign(*, texts: bool = True, **fields: Any) -> HealthSign:
     return item_sign(item_health(ItemSigns(**given), NOW), NOW, texts=texts)
 
 
-def silent(seconds: float, **fields: Any) -> Progress:
-    return Progress(at={"event": NOW - seconds}, **fields)
+def silent(seconds: float, **fields: Any) -> AgentProgress:
+    return AgentProgress(at={"event": NOW - seconds}, **fields)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.waiting import wait_for
 
-from mulligan.policies.loops.progress import Progress
+from mulligan.policies.loops.progress import AgentProgress
 from mulligan.policies.loops.session_event import SessionEvent
 from mulligan.policies.loops.stuck import StuckFinding
 from mulligan.workers.runners.agent_watch import AgentWatch
@@ -21,7 +21,7 @@ class Agent:
     """An agent that is watched with the thresholds of the release."""
 
     def __init__(self, directory: Path, *, has_events: bool = True) -> None:
-        self.progress: Progress | None = None
+        self.progress: AgentProgress | None = None
         self.ends = 0
         self.nudges: list[str] = []
         self.watch = AgentWatch(
@@ -30,7 +30,7 @@ class Agent:
         self.watch.nudge = self._hear
         self.watch._end = self._end
 
-    def _show(self, progress: Progress | None) -> None:
+    def _show(self, progress: AgentProgress | None) -> None:
         self.progress = progress
 
     def _end(self) -> None:

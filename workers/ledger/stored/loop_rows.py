@@ -18,7 +18,7 @@ from mulligan.policies.loops.budget import (
 from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.incident import incidents_from_json
 from mulligan.policies.loops.loop import ItemRecord, LoopRecord
-from mulligan.policies.loops.progress import Progress
+from mulligan.policies.loops.progress import AgentProgress
 from mulligan.policies.loops.spec import ItemSpec, LoopConfig
 from mulligan.tasks.ports.ledger import LiveItem, LoopFleet
 from mulligan.workers.ledger.stored import rows
@@ -156,11 +156,11 @@ def live_item(answer: Sequence[Any], lease: float) -> LiveItem:
     )
 
 
-def _read_progress(text: str) -> Progress | None:
+def _read_progress(text: str) -> AgentProgress | None:
     """Read when a worker said something, and what. None if it is missing or damaged."""
     said_at, _, said = text.partition(" ")
     try:
-        return Progress.parse(said).since(float(said_at) / 1000)
+        return AgentProgress.parse(said).since(float(said_at) / 1000)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
