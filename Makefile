@@ -83,6 +83,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.costly_checks
 	$(BIN)/python -m benchmarks.edits
 	$(BIN)/python -m benchmarks.loops
+	$(BIN)/python -m benchmarks.coordination
 	$(BIN)/python -m benchmarks.isolation
 
 # Kills and freezes real processes and servers: the tests, then at random for SECONDS.

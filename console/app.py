@@ -15,6 +15,7 @@ from mulligan.console.http import errors
 from mulligan.console.http.context import ConsoleContext
 from mulligan.console.http.middleware import ConsoleMiddleware
 from mulligan.console.http.routes import (
+    coordination_routes,
     cost_routes,
     edit_routes,
     escalation_routes,
@@ -23,11 +24,14 @@ from mulligan.console.http.routes import (
     failure_routes,
     job_routes,
     login_routes,
+    loop_draft_routes,
     loop_heal_routes,
     loop_health_routes,
     loop_item_routes,
+    loop_regression_routes,
     loop_report_routes,
     loop_routes,
+    loop_transfer_routes,
     loop_work_routes,
     metrics_routes,
     ops_routes,
@@ -50,11 +54,15 @@ _ROUTERS = (
     escalation_routes,
     edit_routes,
     loop_routes,
+    loop_transfer_routes,
     loop_item_routes,
     loop_report_routes,
     loop_health_routes,
     loop_work_routes,
     loop_heal_routes,
+    coordination_routes,
+    loop_draft_routes,
+    loop_regression_routes,
     scale_routes,
     page_routes,
 )

@@ -40,6 +40,8 @@ REPOSITORY_STEPS = (
     "merge_verified",
     "merge_landed",
 )
+#: Of a merge whose tree fails.
+FAILED_MERGE_STEPS = ("merge_failed",)
 #: Those of a rollback. Its entry is the name of the loop.
 ROLLBACK_STEPS = ("rollback_fenced", "rollback_landed", "rollback_written")
 

@@ -7,6 +7,7 @@ import random
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.cycles.guardrail import Guardrail
@@ -15,6 +16,7 @@ from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.publish import Publisher, log_unreachable
 from mulligan.tasks.jobs.submit import Intake
 from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.loops.draft import create_if_asked
 from mulligan.tasks.loops.repository_sweep import RepositorySweep
 from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.errors import BadInput
@@ -28,7 +30,7 @@ from mulligan.workers.admission.intake import (
     outcome_problem,
     resolve_command,
 )
-from mulligan.workers.admission.loop_authority import config_problems
+from mulligan.workers.admission.loop_authority import config_problems, draft_problems
 from mulligan.workers.alerts.webhooks import Webhooks
 from mulligan.workers.celery.broker.queues import missing_pools
 from mulligan.workers.celery.leases import LeaseKeeper
@@ -47,10 +49,7 @@ from mulligan.workers.loops.attempt_work import AttemptWork
 from mulligan.workers.loops.cache_tidying import CacheTidying
 from mulligan.workers.loops.delivery import Delivery
 from mulligan.workers.loops.prices import cost_of, token_price
-from mulligan.workers.loops.workspace_trees import BlobsAndTrees, WorkspaceTrees
-from mulligan.workers.repositories.checkouts import Checkouts
-from mulligan.workers.repositories.repositories import GitRepositories
-from mulligan.workers.repositories.setup_cache import SetupCache
+from mulligan.workers.loops.workspace_trees import BlobsAndTrees, WorkspaceTrees, workspace_trees
 from mulligan.workers.runners.runner_options import defaults_of
 from mulligan.workers.runners.runner_registry import RunnerRegistry
 from mulligan.workers.runners.sessions.transcript import read_lines, read_transcript
@@ -155,14 +154,7 @@ def build_services(
     """
     live = live or LiveSettings(settings)
     limits = program_limits(settings)
-    repositories = GitRepositories(cache=settings.repository_folder, profiles=settings.repositories)
-    trees = WorkspaceTrees(
-        repositories=repositories,
-        checkouts=Checkouts(),
-        setups=SetupCache(settings.repository_folder, max_bytes=settings.repository_cache_cap),
-        limits=limits,
-        commands={name: each.get("argv", ()) for name, each in settings.commands.items()},
-    )
+    trees = workspace_trees(settings, limits)
     blobs = BlobsAndTrees(blob_store(settings, ledger.calls), trees)
     runners = RunnerRegistry(
         profiles=settings.runners,
@@ -172,7 +164,11 @@ def build_services(
         stuck=settings.stuck_rules,
     )
     ledger.limit_providers(runners.ceilings)
-    verifiers = VerifierRegistry(limits=limits, models=ContractModels(settings.model_modules))
+    verifiers = VerifierRegistry(
+        limits=limits,
+        models=ContractModels(settings.model_modules),
+        resolve=lambda spec: resolve_command(spec, settings),
+    )
     exempt = LiveExemptTypes(live)
     context = AttemptContext(
         repair=_repair_json,
@@ -189,7 +185,7 @@ def build_services(
         release_later=ReleaseTimers(ledger, publish).start,
         price=lambda spec: token_price(spec, live.current()),
         cost=lambda job, output: cost_of(job, output, live.current()),
-        repository=repositories.open,
+        repository=trees.repositories.open,
         answer=AttemptWork(
             trees=trees,
             save_interval=settings.save_interval,
@@ -203,24 +199,39 @@ def build_services(
         step=step,
         **_limits(settings),
     )
-    intake = build_intake(
-        settings,
-        ledger=ledger,
-        publish=publish,
-        check=lambda job: check_job(
-            job, settings=settings, runners=runners, verifiers=verifiers, local_paths=local_paths
-        ),
-        blobs=lambda: blobs,
-        models=verifiers.models,
-        exempt=exempt,
-        resolve=trees.resolve,
-    )
-    loops = replace(
-        _loop_context(settings, live, ledger, intake=intake, publish=publish, trees=trees),
-        check_config=lambda config: config_problems(
-            config, settings=settings, local_paths=local_paths
-        ),
-    )
+
+    def loop_context(*, local_paths: bool) -> LoopContext:
+        """Return what accepts jobs and loops. ``local_paths``: of a person on this host."""
+        intake = build_intake(
+            settings,
+            ledger=ledger,
+            publish=publish,
+            check=lambda job: [
+                *check_job(
+                    job,
+                    settings=settings,
+                    runners=runners,
+                    verifiers=verifiers,
+                    local_paths=local_paths,
+                ),
+                *draft_problems(job, settings=settings, local_paths=local_paths),
+            ],
+            blobs=lambda: blobs,
+            models=verifiers.models,
+            exempt=exempt,
+            resolve=trees.resolve,
+        )
+        return replace(
+            _loop_context(settings, live, ledger, intake=intake, publish=publish, trees=trees),
+            check_config=lambda config: config_problems(
+                config, settings=settings, local_paths=local_paths
+            ),
+        )
+
+    loops = loop_context(local_paths=local_paths)
+    # What a drafted loop may name was checked when the draft was accepted.
+    drafts = loop_context(local_paths=True)
+    context = replace(context, on_passed=partial(create_if_asked, drafts))
     return Services(
         settings=settings,
         live=live,
@@ -231,7 +242,7 @@ def build_services(
         publish=publish,
         leases=leases,
         context=context,
-        intake=intake,
+        intake=loops.intake,
         loops=loops,
         repository_sweep=RepositorySweep(loops),
         webhooks=Webhooks(ledger, live),
@@ -258,16 +269,20 @@ def _loop_context(
 ) -> LoopContext:
     embedded = EmbeddedRedis(settings.home).url
     delivery = Delivery(settings=settings, trees=trees, limits=trees.limits)
+    blobs = blob_store(settings, ledger.calls)
     return LoopContext(
         ledger=ledger,
         intake=intake,
         publish=publish,
         slots=lambda: live.current().loop_slots,
+        ageing=lambda: live.current().loop_ageing,
+        lock_ttl=settings.lock_ttl,
         price=lambda spec: token_price(spec, live.current()),
         provider=lambda name: ledger.breakers.all().get(name),
         stuck_rules=lambda: live.current().stuck_rules,
         missing_pools=lambda: missing_pools(ledger.beats.served(now=ledger.now())),
-        keep=blob_store(settings, ledger.calls).keep,
+        blobs=blobs,
+        keep=blobs.keep,
         repository=trees.repositories.open,
         run_delivery=delivery.run,
         delivery_time=delivery.longest,
@@ -279,6 +294,12 @@ def _loop_context(
         host=socket.gethostname(),
         is_local_path=lambda name: name.startswith(("/", "~")),
         work_retention=settings.work_retention,
+        files=lambda git, commit: {
+            name: node.content
+            for name, node in trees.tree(git, commit).items()
+            if node.kind == "file"
+        },
+        commands=sorted(settings.commands),
         step=step,
         up=lambda: is_up(settings.home) if settings.broker_url == embedded else None,
         tenant_label=settings.tenant_label,
@@ -294,6 +315,7 @@ def _limits(settings: Settings) -> dict[str, Any]:
         "guard_jobs": settings.guard_jobs,
         "external_lease": settings.external_lease,
         "verifier_tries": settings.verifier_tries,
+        "hard_limit": settings.hard_limit,
         "answer_cap": settings.answer_cap,
         "backoff_base": settings.backoff_base,
         "backoff_cap": settings.backoff_cap,

@@ -51,6 +51,16 @@ COMMANDS: tuple[Command | Group, ...] = (
                 "Check a loop and its spec files without running them.",
                 "loops.loop_files:lint",
             ),
+            Command(
+                "check",
+                "Compare a spec with the code base: run its verifiers.",
+                "loops.loop_drafts:check",
+            ),
+            Command(
+                "draft",
+                "Let a model write the items of a loop for a goal.",
+                "loops.loop_drafts:draft",
+            ),
             Command("create", "Create a loop from its files.", "loops.loop_files:create"),
             Command("list", "List the loops, newest first.", "loops.loop_reading:list_loops"),
             Command(
@@ -112,6 +122,36 @@ COMMANDS: tuple[Command | Group, ...] = (
                 "Say why an item failed, and what may help.",
                 "loops.loop_healing:analyse",
             ),
+            Command(
+                "coordination",
+                "Show who has which files, who waits for whom, and decisions.",
+                "loops.loop_coordination:coordination",
+            ),
+            Command(
+                "overrule",
+                "Overrule a decision about items of loops.",
+                "loops.loop_coordination:overrule",
+            ),
+            Command(
+                "order",
+                "Say what happens to an item that waits.",
+                "loops.loop_coordination:order",
+            ),
+            Command(
+                "emit",
+                "Give off an event that items wait for.",
+                "loops.loop_coordination:emit",
+            ),
+            Command(
+                "regressions",
+                "List what passed and broke later, and by whose work.",
+                "loops.loop_regressions:regressions",
+            ),
+            Command(
+                "verify",
+                "Verify an item, or every one that passed, again.",
+                "loops.loop_regressions:verify",
+            ),
             Command("add", "Add the items of a spec file to a loop.", "loops.loop_files:add"),
             Command(
                 "transcripts",
@@ -159,9 +199,19 @@ COMMANDS: tuple[Command | Group, ...] = (
                 "loops.loop_control:delete",
             ),
             Command(
+                "export",
+                "Write a loop with its state to a file, to move it.",
+                "loops.loop_transfer:export_loop",
+            ),
+            Command(
                 "import",
-                "Write a loop_config and its test-state.json as a loop.",
+                "Go on with an exported loop; or write a checklist as a loop.",
                 "loops.loop_files:import_loop",
+            ),
+            Command(
+                "markdown",
+                "Print the items of a loop as a Markdown checklist.",
+                "loops.loop_files:markdown",
             ),
         ),
     ),

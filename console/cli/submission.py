@@ -9,7 +9,13 @@ from typing import Any
 
 from mulligan.console.cli.backend import CliBackend
 from mulligan.console.cli.exit_codes import ExitCode
-from mulligan.console.cli.follow_jobs import FollowedJobs, LedgerRetry, follow, read_again
+from mulligan.console.cli.follow_jobs import (
+    FollowedJob,
+    FollowedJobs,
+    LedgerRetry,
+    follow,
+    read_again,
+)
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.output.live_progress import progress
 from mulligan.console.jobfiles.job_file import FoundJob
@@ -19,7 +25,7 @@ from mulligan.policies.cycles.report import immediate_loop_report
 from mulligan.tasks.jobs.read_job import Check
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
-from mulligan.tasks.ports.ledger import Accepted, JobView
+from mulligan.tasks.ports.ledger import Accepted, Event, JobView
 from mulligan.workers.admission.intake import offline_rules
 from mulligan.workers.backends.follow import LedgerFeed
 from mulligan.workers.settings.model import load_settings
@@ -75,6 +81,24 @@ def submit_and_wait(
     accepted = submit_found(backend, found)
     labels = {answer.id: each.job.label for answer, each in zip(accepted, found, strict=True)}
     jobs = FollowedJobs.of(labels, wait_cycles=wait_cycles)
+    seen = any(answer.status == "seen" for answer in accepted)
+    with progress(jobs, quiet=quiet) as show:
+        return wait_for_jobs(backend, jobs, feed, seen=seen, show=show, deadline=deadline)
+
+
+def wait_for_jobs(
+    backend: CliBackend,
+    jobs: FollowedJobs,
+    feed: LedgerFeed,
+    *,
+    seen: bool,
+    show: Callable[[FollowedJob, Event], None],
+    deadline: float | None = None,
+) -> RunResult:
+    """Follow jobs until they have ended. ``feed``: opened before they were submitted.
+
+    ``seen``: whether some were submitted before, so that their events may be in the past.
+    """
     retry = LedgerRetry(
         seconds=backend.patience,
         deadline=deadline,
@@ -82,17 +106,16 @@ def submit_and_wait(
         on_unreachable=lambda error: _note_waiting(backend, error),
     )
     with _note_unfinished(backend, jobs):
-        if any(answer.status == "seen" for answer in accepted):
-            retry(lambda: read_again(backend.ledger, jobs))  # its events may be in the past
-        with progress(jobs, quiet=quiet) as show:
-            in_time = follow(
-                backend.ledger,
-                jobs,
-                feed,
-                retry=retry,
-                show=show,
-                on_silence=_note_once(backend.missing_worker),
-            )
+        if seen:
+            retry(lambda: read_again(backend.ledger, jobs))
+        in_time = follow(
+            backend.ledger,
+            jobs,
+            feed,
+            retry=retry,
+            show=show,
+            on_silence=_note_once(backend.missing_worker),
+        )
         views = retry(lambda: [backend.ledger.job(job_id) for job_id in jobs.jobs])
     known = [view for view in views if view is not None]
     return RunResult(views=known, accepted=len(jobs.jobs), in_time=in_time)

@@ -20,6 +20,7 @@ from starlette.responses import RedirectResponse, Response
 
 from mulligan.console.http.login_redirect import login_url
 from mulligan.policies.problem import Problem
+from mulligan.tasks.coordination.orders import NoSuchDecision
 from mulligan.tasks.jobs.validation_errors import problem_of
 from mulligan.tasks.loops.change import LoopConflict, NoSuchLoop
 from mulligan.tasks.loops.rollback import NoSuchCheckpoint
@@ -202,6 +203,7 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
     app.add_exception_handler(BadInput, on_bad_input)
     app.add_exception_handler(NoSuchLoop, on_missing)
     app.add_exception_handler(NoSuchItem, on_missing)
+    app.add_exception_handler(NoSuchDecision, on_missing)
     app.add_exception_handler(NoSuchCheckpoint, on_missing)
     app.add_exception_handler(NoSuchSession, on_missing)
     app.add_exception_handler(LoopConflict, on_conflict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -13,8 +13,9 @@ from mulligan.console.http.errors import NOT_JSON, invalid
 from mulligan.console.http.models.loop_models import MAX_ITEMS
 from mulligan.console.loopfiles.inspect_loop import loop_rules
 from mulligan.console.loopfiles.loop_file import read_template, without_references
-from mulligan.policies.jobs.job import HALF_A_PAIR, Name
-from mulligan.policies.loops.spec import ItemSpec, LoopDocument
+from mulligan.policies.jobs.job import HALF_A_PAIR, Budget, Name, RunnerSpec, Text
+from mulligan.policies.loops.numbers import Whole
+from mulligan.policies.loops.spec import ItemSpec, LoopConfig, LoopDocument
 from mulligan.policies.problem import MOST_FOUND, first_problems
 from mulligan.policies.value import Value
 from mulligan.tasks.jobs.validation_errors import problems_of
@@ -31,6 +32,25 @@ class LoopOptions(Value):
     #: Start it at once.
     start: bool = False
     #: Whose loop it is. A token that is bound to a tenant creates only its own.
+    tenant: Name | None = None
+
+
+class DraftBody(Value):
+    """What a request for a draft says."""
+
+    #: What the loop is for.
+    goal: Annotated[str, Field(min_length=1, max_length=20_000)]
+    #: The loop without its items; `repo` is required.
+    loop: LoopConfig
+    #: Who writes the draft; by default `loop_drafter` of mulligan.toml, or else the loop's runner.
+    runner: RunnerSpec | None = None
+    #: Programs that the verifiers of the draft may run, where jobs may define commands.
+    programs: Annotated[tuple[Text, ...], Field(max_length=50)] = ()
+    max_attempts: Whole = Field(default=4, ge=2, le=100)
+    budget: Budget = Budget()
+    #: Create and start the loop when a draft has passed.
+    auto_start: bool = False
+    #: Whose draft and loop it is. A token that is bound to a tenant asks only for its own.
     tenant: Name | None = None
 
 
@@ -61,6 +81,11 @@ def read_loop_body(context: ConsoleContext, body: Any) -> LoopBody:
     )
     templates = context.settings.loop_templates
     return LoopBody(read_template(rest, templates=templates, rules=rules), options)
+
+
+def read_draft_body(body: Any) -> DraftBody:
+    """Return what a request for a draft says. Raises BadInput with its problems."""
+    return _read(DraftBody, without_references(dict(storable_object(body))))
 
 
 def read_items_body(body: Any) -> tuple[ItemSpec, ...]:

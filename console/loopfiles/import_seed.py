@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
-from typing import Any
-
-from ruamel.yaml import YAML
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
 
 from mulligan.console.jobfiles.job_file import JobSource
 from mulligan.console.jobfiles.source_document import SourceDocument, read_document
 from mulligan.console.loopfiles.loop_file import LOOP_FILE
 from mulligan.console.loopfiles.migrations import MIGRATIONS, Raw, old_config
-from mulligan.policies.problem import Problem
-from mulligan.tasks.ports.errors import BadInput, refuse
+from mulligan.console.loopfiles.yaml_files import SPECS, write_files, yaml_text
 
-_SPECS = "specs"
 _OLDEST = MIGRATIONS[0]
 
 
@@ -34,15 +27,14 @@ def import_seed(file: str, to: Path) -> list[Path]:
     else:
         loop = _OLDEST.loop(first.data)
         tests = _state_file(first)
-    written = {to / LOOP_FILE: _text({**loop, "specs": [f"{_SPECS}/*.yaml"]}, _about(first, loop))}
+    written = {
+        to / LOOP_FILE: yaml_text({**loop, "specs": [f"{SPECS}/*.yaml"]}, _about(first, loop))
+    }
     if tests is not None:
         spec = _OLDEST.spec(tests.data)
         name = Path(tests.name).stem
-        written[to / _SPECS / f"{name}.yaml"] = _text(spec, _about_tests(tests, spec))
-    refuse(Problem(f"{path} exists; nothing was written") for path in written if path.exists())
-    for path, text in written.items():
-        _write(path, text)
-    return list(written)
+        written[to / SPECS / f"{name}.yaml"] = yaml_text(spec, _about_tests(tests, spec))
+    return write_files(written)
 
 
 def _read(file: str) -> SourceDocument:
@@ -68,14 +60,6 @@ def _state_file(config: SourceDocument) -> SourceDocument | None:
     return _read(str(beside if beside.is_file() else folder / name))
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}") from None
-
-
 # -- text ------------------------------------------------------------------------------------------
 
 
@@ -95,27 +79,3 @@ def _about_tests(source: SourceDocument, spec: Raw) -> Iterator[str]:
         yield "`states` has those that need not run again."
     if any("verifiers" not in item for item in spec["items"]):
         yield "The source does not say how a test is verified: give each item `verifiers`."
-
-
-def _text(data: Raw, about: Iterator[str]) -> str:
-    """Write YAML that reads as the same data."""
-    yaml = YAML()
-    yaml.width = 100
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    stream = StringIO()
-    yaml.dump(_styled(data), stream)
-    comments = [f"# {' '.join(each.split())}\n" for each in about]
-    return "".join(comments) + stream.getvalue()
-
-
-def _styled(value: Any) -> Any:
-    """Write texts with several lines as blocks, as people do, if a block can hold them."""
-    if isinstance(value, dict):
-        return {key: _styled(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_styled(each) for each in value]
-    if isinstance(value, str) and not value.isprintable():
-        lines = value.split("\n")
-        plain = all(each.isprintable() and each == each.strip() for each in lines) and lines[0]
-        return LiteralScalarString(value) if plain else DoubleQuotedScalarString(value)
-    return value

@@ -47,7 +47,7 @@ def read_loop(
 
     Raises BadInput with the problems of all files.
     """
-    loop, problems = _inspect_file(path, parameters, environment, rules)
+    loop, problems = inspect_file(path, parameters=parameters, environment=environment, rules=rules)
     refuse(first_problems(problems))
     assert loop is not None  # noqa: S101 - without a problem there is a loop
     return loop
@@ -61,7 +61,8 @@ def lint_loop(
     rules: LoopRules,
 ) -> list[Problem]:
     """Return the problems of a loop and its spec files, each with its file and line."""
-    return first_problems(_inspect_file(path, parameters, environment, rules)[1])
+    _, problems = inspect_file(path, parameters=parameters, environment=environment, rules=rules)
+    return first_problems(problems)
 
 
 def read_template(document: Any, *, templates: Path | None, rules: LoopRules) -> LoopDocument:
@@ -73,7 +74,9 @@ def read_template(document: Any, *, templates: Path | None, rules: LoopRules) ->
     """
     if isinstance(document, dict) and "template" in document:
         path, parameters = _template(document, templates)
-        loop, problems = _inspect_file(str(path), parameters, None, rules, within=path.parent)
+        loop, problems = inspect_file(
+            str(path), parameters=parameters, environment=None, rules=rules, within=path.parent
+        )
         # Where the server keeps its templates does not concern the caller.
         refuse(first_problems(_below(each, path.parent) for each in problems))
     else:
@@ -194,14 +197,15 @@ def _quoted_in(source: SourceDocument) -> Callable[[FieldPath], bool]:
     return lambda path: not json and is_quoted(source.root, path)
 
 
-def _inspect_file(
+def inspect_file(
     path: str,
+    *,
     parameters: Mapping[str, Any],
     environment: Mapping[str, str] | None,
     rules: LoopRules,
-    *,
     within: Path | None = None,
 ) -> tuple[LoopDocument | None, list[Problem]]:
+    """Return the loop of a file or a folder, if it has no problems, and all its problems."""
     folder = path != STDIN and Path(path).is_dir()
     file = str(Path(path) / LOOP_FILE) if folder else path
     try:

@@ -52,10 +52,10 @@ def loop_from_config(raw: Raw) -> Raw:
     old = old_config(raw)
     names = {"name": "name", "model": "runner", "max_attempts": "max_attempts",
              "priority": "priority", "auto_heal": "auto_heal"}  # fmt: skip
-    loop = {new: _escaped(old[name]) for name, new in names.items() if old.get(name) is not None}
+    loop = {new: escaped(old[name]) for name, new in names.items() if old.get(name) is not None}
     state_file = old.get("test_state_file")
     if isinstance(state_file, str):
-        loop["specs"] = [_escaped(state_file)]
+        loop["specs"] = [escaped(state_file)]
     return {"version": 1, **loop}
 
 
@@ -72,7 +72,7 @@ def spec_from_tests(raw: Raw) -> Raw:
     for name, test in _tests(raw.get("tests")):
         old = _snake_case(test) if isinstance(test, Mapping) else {"title": test}
         item_id = old.get("id") or old.get("test_id") or name
-        item = {"id": _escaped(item_id)} if item_id is not None else {}
+        item = {"id": escaped(item_id)} if item_id is not None else {}
         items.append({**item, **_item_fields(old)})
         state = _STATES.get(str(old.get("status") or old.get("state")).lower())
         if state is None and old.get("passed") is True:
@@ -94,7 +94,7 @@ def _item_fields(old: Raw) -> Raw:
         value = next((old[each] for each in sources if old.get(each) not in (None, "", [])), None)
         if value is not None:
             value = [value] if name in _LISTS and isinstance(value, str) else value
-            found[name] = _escaped(value)
+            found[name] = escaped(value)
     return found
 
 
@@ -103,11 +103,13 @@ def _snake_case(test: Mapping[str, Any]) -> Raw:
     return {_CAPITAL.sub(r"_\1", str(name)).lower(): value for name, value in test.items()}
 
 
-def _escaped(value: Any) -> Any:
-    """Keep texts of version 0, which has no references."""
+def escaped(value: Any) -> Any:
+    """Return data whose texts have no references, such as those of version 0."""
     if isinstance(value, str):
         return escape(value)
-    return [_escaped(each) for each in value] if isinstance(value, list) else value
+    if isinstance(value, dict):
+        return {name: escaped(each) for name, each in value.items()}
+    return [escaped(each) for each in value] if isinstance(value, list) else value
 
 
 #: By the version that they read.

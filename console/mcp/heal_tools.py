@@ -16,7 +16,7 @@ from mulligan.console.mcp.tool_call import (
     loop_path,
     read,
 )
-from mulligan.policies.loops.spec import HealAction
+from mulligan.policies.loops.spec import HealAction, ItemId
 
 
 class ListHeals(ToolCall):
@@ -29,6 +29,33 @@ class ListHeals(ToolCall):
 
     def request(self) -> ConsoleRequest:
         return read(loop_path(self.loop, "heals"))
+
+
+class LoopRegressions(ToolCall):
+    """List what passed and broke later, newest first: the culprit, and what came of it.
+
+    `check` is what is verified now. read_diff with the culprit as checkpoint shows what it changed.
+    """
+
+    loop: Loop
+
+    def request(self) -> ConsoleRequest:
+        return read(loop_path(self.loop, "regressions"))
+
+
+class VerifyLoop(ChangeCall):
+    """Verify an item that passed, or all of them, again: within seconds, and asking no model.
+
+    What broke runs again. See loop_regressions for the result.
+    """
+
+    loop: Loop
+    item: Annotated[
+        ItemId | None, Field(description="One item's id; leave it out for all that passed.")
+    ] = None
+
+    def request(self) -> ConsoleRequest:
+        return self.change("POST", loop_path(self.loop, "verify"), {"test": self.item})
 
 
 class AnalyseItem(ToolCall):

@@ -11,7 +11,20 @@ from urllib.parse import quote
 from pydantic import Field, model_validator
 
 from mulligan.console.http.models.work_models import COMMIT_PATTERN
-from mulligan.console.mcp.heal_tools import AnalyseItem, HealItem, ListHeals
+from mulligan.console.mcp.coordination_tools import (
+    Coordination,
+    EmitEvent,
+    OrderItem,
+    OverruleDecision,
+)
+from mulligan.console.mcp.draft_tools import CreateDraft, DraftLoop, LoopDraft
+from mulligan.console.mcp.heal_tools import (
+    AnalyseItem,
+    HealItem,
+    ListHeals,
+    LoopRegressions,
+    VerifyLoop,
+)
 from mulligan.console.mcp.tool_call import (
     TEXT_LENGTH,
     ChangeCall,
@@ -496,6 +509,9 @@ TOOLS: dict[str, type[ToolCall]] = {
     "list_loops": ListLoops,
     "get_loop": GetLoop,
     "create_loop": CreateLoop,
+    "draft_loop": DraftLoop,
+    "loop_draft": LoopDraft,
+    "create_draft": CreateDraft,
     "start_loop": StartLoop,
     "stop_loop": StopLoop,
     "pause_loop": PauseLoop,
@@ -513,7 +529,13 @@ TOOLS: dict[str, type[ToolCall]] = {
     "heal_item": HealItem,
     "analyse_item": AnalyseItem,
     "list_heals": ListHeals,
+    "loop_regressions": LoopRegressions,
+    "verify_loop": VerifyLoop,
     "add_items": AddItems,
+    "coordination": Coordination,
+    "overrule_decision": OverruleDecision,
+    "order_item": OrderItem,
+    "emit_event": EmitEvent,
     "transcripts": Transcripts,
     "list_checkpoints": ListCheckpoints,
     "read_diff": ReadDiff,

@@ -22,7 +22,7 @@ from mulligan.console.page import (
     overview_page,
     runbook_page,
 )
-from mulligan.console.page.loops import loop_pages, work_pages
+from mulligan.console.page.loops import coordination_page, loop_pages, work_pages
 from mulligan.console.page.render import STATIC, VERSION, page
 from mulligan.tasks.ports.errors import LedgerUnavailable
 
@@ -34,6 +34,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
         job_pages,
         loop_pages,
         work_pages,
+        coordination_page,
         failure_pages,
         cycle_pages,
         escalation_pages,

@@ -23,6 +23,7 @@ WebhookEvent = Literal[
     "loop_health",
     "loop_escalated",
     "loop_healed",
+    "loop_regression",
     "job_finished",
 ]
 AlertEvent = Literal[WebhookEvent, "test"]
@@ -106,6 +107,13 @@ def alert_text(alert: Alert) -> str:
             reason = f" ({about['reason']})" if about.get("reason") else ""
             action = str(about.get("action")).replace("_", " ")
             return f"loop {about.get('loop')}{of}: {action}, {about.get('outcome')}{reason}"
+        case "loop_regression":
+            blamed = f", since {str(about['culprit'])[:10]}" if about.get("culprit") else ""
+            item = f" ({about['culprit_item']})" if about.get("culprit_item") else ""
+            return (
+                f"loop {about.get('loop')}/{about.get('item')}: regression"
+                f" {str(about.get('status')).replace('_', ' ')}{blamed}{item}"
+            )
         case "test":
             return "a test: this webhook works"
 

@@ -1,14 +1,30 @@
-"""Admit items to the slots that all loops share: priority, then fair shares, then age.
+"""Admit items to the slots that all loops share: priority, then fair shares, and nobody starves.
 
 Stride scheduling: each loop has a place on the line of its priority, the one that is furthest
 behind goes next, and going moves it by 1/weight. A loop that was idle starts where the others are:
 it may not catch up on what it did not ask for.
+
+A loop of priority p that has waited for p times `ageing` is overdue: overdue loops go first, the
+one that is overdue for the longest time first of all. An admission begins a loop's wait anew, so
+that each of the others goes at most once before it.
 """
 
 from __future__ import annotations
 
+import heapq
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
+
+from mulligan.policies.coordination.locks import FileLock, find_conflict
+from mulligan.policies.coordination.order import OrderWord
+
+#: The priority that is the least urgent.
+LEAST_URGENT = 9
+#: Items of a loop that are looked at beyond those that may begin, because files of the first may be
+#: locked: when another loop is planned, and when the loop itself is.
+SPARE, SPARE_OF_OWN = 20, 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +36,19 @@ class WaitingItem:
     since: float = 0.0
     #: The job that it has begun: it lost its slot while it waited for something else.
     job_id: str = ""
+    #: Seconds that it counts as having waited longer, because others wait for it.
+    head_start: float = 0.0
+    #: The priority of the most urgent loop that waits for it.
+    urgency: int = LEAST_URGENT
+    #: The files that it must have alone.
+    files: tuple[str, ...] = ()
+    order: OrderWord | None = None
 
     @property
-    def rank(self) -> tuple[bool, int, float, str]:
-        return (not self.job_id, self.priority, self.since, self.item)
+    def rank(self) -> tuple[bool, bool, int, int, float, str]:
+        since = self.since - self.head_start
+        first, begun = self.order == "first", bool(self.job_id)
+        return (not first, not begun, self.urgency, self.priority, since, self.item)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +60,21 @@ class Demand:
     weight: float = 1.0
     #: The loop's place on the line of its priority.
     share: float = 0.0
-    #: How many more of its items may run.
+    #: How many more of its items may run, and how many of those that have no job may begin.
     room: int = 1
+    fresh: int = sys.maxsize
     candidates: Sequence[WaitingItem] = ()
+    #: Where its files are: see coordination/locks.py.
+    space: str = ""
+    #: When one of its items got a slot last.
+    admitted_at: float = 0.0
+
+    def overdue_at(self, ageing: float) -> float:
+        """Return when it has waited for too long. ``ageing``: seconds; 0 for never."""
+        if not ageing:
+            return float("inf")
+        since = min((each.since for each in self.candidates), default=0.0)
+        return max(since, self.admitted_at) + self.priority * ageing
 
 
 def most_begun(concurrency: int) -> int:
@@ -61,6 +98,9 @@ def demand_of(
     affordable: int | None,
     waiting: Sequence[WaitingItem],
     ready: Sequence[WaitingItem],
+    space: str = "",
+    admitted_at: float = 0.0,
+    spare: int = SPARE,
 ) -> Demand:
     """Return what a loop asks for.
 
@@ -69,15 +109,19 @@ def demand_of(
     ``affordable``: how many more its budget allows; ``waiting``: what has begun and lost its slot.
     """
     room = concurrency - len(live)
-    idle = [each for each in ready if each.item not in live]
-    first = sorted(idle, key=lambda each: each.rank)[: max(0, most_begun(concurrency) - begun)]
+    idle = [each for each in ready if each.item not in live and each.order != "hold"]
+    fresh = max(0, most_begun(concurrency) - begun)
+    first = sorted(idle, key=lambda each: each.rank)[: fresh + spare] if fresh else []
     return Demand(
         loop=loop,
         priority=priority,
         weight=weight,
         share=share,
         room=room if affordable is None else min(room, affordable),
-        candidates=[*waiting, *first],
+        fresh=fresh,
+        candidates=[*(each for each in waiting if each.order != "hold"), *first],
+        space=space,
+        admitted_at=admitted_at,
     )
 
 
@@ -87,7 +131,36 @@ class Admitted:
 
     loop: str
     candidate: WaitingItem
-    because: str
+    #: Why, with `{other}` for the loop that would have been next.
+    reason: str
+    #: Who would have been next otherwise: `loop/item`.
+    over: str = ""
+
+    @property
+    def because(self) -> str:
+        return self.reason.replace("{other}", self.over.partition("/")[0])
+
+    @property
+    def name(self) -> str:
+        return f"{self.loop}/{self.candidate.item}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Denied:
+    """An item that gets no slot because of its files."""
+
+    loop: str
+    candidate: WaitingItem
+    #: Who has the files, or waits for them longer: `loop/item`.
+    holder: str
+    #: The files, or how patterns of them meet.
+    files: str
+    #: Whether the other one only waits, too.
+    reserved: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.loop}/{self.candidate.item}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +171,40 @@ class Admission:
     shares: Mapping[str, float] = field(default_factory=dict)
     #: Where the line of each priority begins now.
     lines: Mapping[int, float] = field(default_factory=dict)
+    #: Who was looked at and did not get its files.
+    denied: tuple[Denied, ...] = ()
+    #: Loop → where its files are.
+    spaces: Mapping[str, str] = field(default_factory=dict)
+
+    def lock_of(self, admitted: Admitted, job_id: str, *, now: float) -> FileLock | None:
+        """Return the lock that an admitted item gets; None if it declares no files."""
+        candidate = admitted.candidate
+        if not candidate.files:
+            return None
+        return FileLock(
+            job_id=candidate.job_id or job_id,
+            loop=admitted.loop,
+            item=candidate.item,
+            space=self.spaces[admitted.loop],
+            files=candidate.files,
+            since=now,
+        )
 
 
 def admit(
-    demands: Sequence[Demand], free_slots: int, lines: Mapping[int, float] | None = None
+    demands: Sequence[Demand],
+    free_slots: int,
+    lines: Mapping[int, float] | None = None,
+    *,
+    locks: Sequence[FileLock] = (),
+    now: float = 0.0,
+    ageing: float = 0.0,
 ) -> Admission:
-    """Give the free slots to the loops' items. ``lines``: where each priority's line begins."""
+    """Give the free slots, and with them files, to the loops' items.
+
+    ``lines``: where each priority's line begins; ``locks``: the files that running items have;
+    ``ageing``: see above.
+    """
     starts = dict(lines or {})
     waiting = {
         each.loop: replace(
@@ -114,41 +215,145 @@ def admit(
         for each in demands
         if each.candidates and each.room > 0
     }
+    files = _Files(demands, locks, now, ageing)
     admitted: list[Admitted] = []
     shares: dict[str, float] = {}
-    while waiting and len(admitted) < free_slots:
-        order = sorted(waiting.values(), key=_turn)
-        first, other = order[0], order[1] if len(order) > 1 else None
-        admitted.append(
-            Admitted(loop=first.loop, candidate=first.candidates[0], because=_because(first, other))
-        )
-        starts[first.priority] = first.share
-        moved = replace(
-            first,
-            share=first.share + 1 / first.weight,
-            room=first.room - 1,
-            candidates=first.candidates[1:],
-        )
-        shares[first.loop] = moved.share
-        if moved.room > 0 and moved.candidates:
-            waiting[first.loop] = moved
-        else:
-            del waiting[first.loop]
-    return Admission(admitted=tuple(admitted), shares=shares, lines=starts)
+    turns = [(_turn(each, now, ageing), each.loop) for each in waiting.values()]
+    heapq.heapify(turns)
+    while turns and len(admitted) < free_slots:
+        turn, loop = heapq.heappop(turns)
+        first = waiting.pop(loop)
+        left = replace(first, candidates=first.candidates[1:])
+        if files.take(first):
+            other = waiting[turns[0][1]] if turns else None
+            admitted.append(_admitted(first, other, turn, now, ageing))
+            if turn[0] == _BY_SHARE:
+                starts[first.priority] = first.share
+            left = _after(first, now)
+            shares[loop] = left.share
+        if left.room > 0 and left.candidates:
+            waiting[loop] = left
+            heapq.heappush(turns, (_turn(left, now, ageing), loop))
+    return Admission(
+        admitted=tuple(admitted),
+        shares=shares,
+        lines=starts,
+        denied=tuple(files.denied),
+        spaces={each.loop: each.space for each in demands},
+    )
 
 
-def _turn(demand: Demand) -> tuple[int, float, str]:
-    return (demand.priority, demand.share, demand.loop)
+def _after(demand: Demand, now: float) -> Demand:
+    """Return what a loop asks for after its first candidate got a slot."""
+    fresh = demand.fresh - (not demand.candidates[0].job_id)
+    return replace(
+        demand,
+        share=demand.share + 1 / demand.weight,
+        room=demand.room - 1,
+        fresh=fresh,
+        candidates=[each for each in demand.candidates[1:] if each.job_id or fresh > 0],
+        admitted_at=now,
+    )
+
+
+class _Files:
+    """Who has which files, while slots are given away."""
+
+    def __init__(
+        self, demands: Collection[Demand], locks: Sequence[FileLock], now: float, ageing: float
+    ) -> None:
+        self._locks = list(locks)
+        self.denied: list[Denied] = []
+        #: Those who have waited for files for too long: nobody takes these before them.
+        reserved = [
+            (each.since, _lock_of(demand, each))
+            for demand in demands
+            for each in demand.candidates
+            if ageing and each.files and now - each.since >= demand.priority * ageing
+        ]
+        self._reserved = sorted(reserved, key=lambda each: (each[0], each[1].name))
+
+    def take(self, demand: Demand) -> bool:
+        """Lock the files of a loop's first candidate: all of them, or none."""
+        first = demand.candidates[0]
+        if not first.files:
+            return True
+        lock = _lock_of(demand, first)
+        if first.order != "ignore_locks" and (denied := self._find(demand, first, lock)):
+            self.denied.append(denied)
+            return False
+        self._locks.append(lock)
+        return True
+
+    def _find(self, demand: Demand, item: WaitingItem, own: FileLock) -> Denied | None:
+        earlier = takewhile(lambda each: each[0] < item.since, self._reserved)
+        for locks, reserved in ((self._locks, False), ((lock for _, lock in earlier), True)):
+            others = (each for each in locks if (each.item, each.loop) != (own.item, own.loop))
+            found = find_conflict(demand.space, item.files, others, job_id=item.job_id)
+            if found is not None:
+                return Denied(
+                    loop=demand.loop,
+                    candidate=item,
+                    holder=found.lock.name,
+                    files=str(found),
+                    reserved=reserved,
+                )
+        return None
+
+
+def _lock_of(demand: Demand, item: WaitingItem) -> FileLock:
+    return FileLock(
+        job_id=item.job_id,
+        loop=demand.loop,
+        item=item.item,
+        space=demand.space,
+        files=item.files,
+    )
+
+
+#: What decides a turn: an order of a person, a wait that is too long, or priorities and shares.
+_BY_ORDER, _OVERDUE, _BY_SHARE = range(3)
+
+
+def _turn(demand: Demand, now: float, ageing: float) -> tuple[int, float, float]:
+    first, overdue_at = demand.candidates[0], demand.overdue_at(ageing)
+    if first.order == "first":
+        return (_BY_ORDER, 0.0, demand.share)
+    if overdue_at <= now:
+        return (_OVERDUE, overdue_at, demand.share)
+    return (_BY_SHARE, min(demand.priority, first.urgency), demand.share)
+
+
+def _admitted(
+    first: Demand,
+    other: Demand | None,
+    turn: tuple[int, float, float],
+    now: float,
+    ageing: float,
+) -> Admitted:
+    over = f"{other.loop}/{other.candidates[0].item}" if other is not None else ""
+    if turn[0] == _BY_ORDER:
+        because = "a person lets it go first"
+    elif turn[0] == _OVERDUE and other is not None:
+        waited = (now - first.overdue_at(ageing) + first.priority * ageing) / 60
+        because = (
+            f"it has waited for {waited:.0f} min, which is too long for priority {first.priority}"
+        )
+    else:
+        because = _because(first, other)
+    return Admitted(loop=first.loop, candidate=first.candidates[0], reason=because, over=over)
 
 
 def _because(first: Demand, other: Demand | None) -> str:
     if other is None:
         return "no other loop waits"
-    if first.priority != other.priority:
-        return f"priority {first.priority} before {other.loop} with {other.priority}"
+    mine, theirs = (min(each.priority, each.candidates[0].urgency) for each in (first, other))
+    if mine != theirs:
+        inherited = " of the loop that waits for it" if mine < first.priority else ""
+        return f"priority {mine}{inherited} before {{other}} with {theirs}"
     if first.share == other.share:
-        return f"share {first.share:.4g}, the same as {other.loop}: in the order of their names"
+        return f"share {first.share:.4g}, the same as {{other}}: in the order of their names"
     return (
         f"share {first.share:.4g} (weight {first.weight:g})"
-        f" before {other.loop} with {other.share:.4g} (weight {other.weight:g})"
+        f" before {{other}} with {other.share:.4g} (weight {other.weight:g})"
     )

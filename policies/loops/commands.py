@@ -36,15 +36,18 @@ class _Move:
 #: The legal moves of people. Everything else that changes a state is the planner's.
 MOVES: dict[Verb, _Move] = {
     "start": _Move(frozenset({"created", "stopped"}), "running"),
-    "pause": _Move(frozenset({"running", "blocked"}), "paused"),
+    "pause": _Move(frozenset({"running", "waiting", "blocked"}), "paused"),
     "resume": _Move(frozenset({"paused"}), "running"),
-    "stop": _Move(frozenset({"created", "running", "paused", "blocked", "completed"}), "stopped"),
+    "stop": _Move(
+        frozenset({"created", "running", "waiting", "paused", "blocked", "completed"}), "stopped"
+    ),
 }
 _NOTES = {"start": "started", "stop": "stopped", "pause": "paused", "resume": "resumed"}
 #: What to do instead of a move that is not legal.
 _INSTEAD: dict[LoopState, str] = {
     "created": "start it",
     "stopped": "start it",
+    "waiting": "it goes on by itself",
     "paused": "resume it",
     "blocked": "reset or skip what failed",
     "completed": "reset an item or add one",

@@ -182,7 +182,7 @@ def longest_chain(snapshot: LoopSnapshot, chosen: Collection[str]) -> Sequence[s
     before: dict[str, str | None] = {}
     for spec in in_order(snapshot.specs):
         if spec.id in chosen:
-            found = [each for each in spec.depends_on if each in length]
+            found = [each for each in spec.own_dependencies if each in length]
             last = max(found, key=length.__getitem__, default=None)
             before[spec.id] = last
             length[spec.id] = 1 + (length[last] if last is not None else 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mulligan.policies.coordination.order import DEADLOCK_RULE
 from mulligan.policies.jobs.backoff import doubled
 from mulligan.policies.jobs.job import RunnerSpec
 from mulligan.policies.loops.analysis import WORKER_LOST
@@ -81,7 +82,11 @@ def steps(snapshot: LoopSnapshot, item: str, now: float) -> Iterator[HealStep]:
 
 def _ended_stronger(snapshot: LoopSnapshot, item: str) -> bool:
     """Whether a stronger runner had the last run: then its failure is not about the item."""
-    heals = [each for each in snapshot.heals if each.item == item and each.outcome != "refused"]
+    heals = [
+        each
+        for each in snapshot.heals
+        if each.item == item and each.outcome != "refused" and each.by != DEADLOCK_RULE
+    ]
     return bool(heals) and heals[-1].parameter in stronger_runners(snapshot.config)
 
 
@@ -218,6 +223,7 @@ def healed_run(snapshot: LoopSnapshot, item: str) -> HealRecord | None:
         if each.item == item
         and each.outcome == "pending"
         and each.run == snapshot.record(item).runs
+        and each.by != DEADLOCK_RULE  # it tells people, and heals nothing
     ]
     return pending[-1] if pending else None
 

@@ -7,13 +7,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, get_args
 
+from mulligan.policies.coordination.decision import Decision
+from mulligan.policies.coordination.order import Order
 from mulligan.policies.loops.budget import Resource, SharedScope
 from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.incident import Alarm, Incident
-from mulligan.policies.loops.spec import ItemSpec, LoopConfig
+from mulligan.policies.loops.merge_batches import START_WINDOW
+from mulligan.policies.loops.spec import MOST_FILES, ItemSpec, LoopConfig
+from mulligan.policies.path_patterns import pattern_problem
+from mulligan.policies.regressions.record import RegressionLog
 
-#: ``blocked``: nothing can go on without a person. ``completed``: every item passed or was skipped.
-LoopState = Literal["created", "running", "paused", "blocked", "completed", "stopped"]
+#: ``waiting``: for other loops or events. ``blocked``: nothing can go on without a person.
+#: ``completed``: every item passed or was skipped.
+LoopState = Literal["created", "running", "waiting", "paused", "blocked", "completed", "stopped"]
 #: ``quarantined``: its workers were lost, one after the other. ``blocked``: an item that it depends
 #: on failed, is quarantined or does not exist.
 ItemState = Literal[
@@ -26,12 +32,14 @@ ITEM_STATES: tuple[ItemState, ...] = get_args(ItemState)
 SHOWN_STATES: tuple[ShownState, ...] = get_args(ShownState)
 _ITEM_STATES: dict[str, ItemState] = {state: state for state in ITEM_STATES}
 #: The states in which the planner decides what follows.
-PLANNED: frozenset[LoopState] = frozenset({"running", "blocked", "completed"})
+PLANNED: frozenset[LoopState] = frozenset({"running", "waiting", "blocked", "completed"})
 DONE: frozenset[ItemState] = frozenset({"passed", "skipped"})
 GAVE_UP: frozenset[ItemState] = frozenset({"failed", "quarantined"})
 #: Who paused a loop. ``monitor``: an incident that nobody ended: see response.py.
 PausedBy = Literal["", "person", "budget", "monitor"]
 
+#: What the reason of a loop begins with that goes on in another installation.
+MOVED = "moved to "
 #: Bytes of a reason in an item's record, which has at most 200: the longest id and what it did.
 _LONGEST_REASON = 100
 
@@ -116,6 +124,12 @@ class LoopRecord:
     planned_at: float | None = None
     #: The loop's place in the shares of its priority (stride scheduling).
     share: float = 0.0
+    #: When one of its items got a slot last.
+    admitted_at: float = 0.0
+    #: Where its files are: see coordination/locks.py.
+    space: str = ""
+    #: What the order of its ready items came from when they were sorted.
+    scored: str = ""
     #: A rollback that is not finished, as JSON; see checkpoints.py.
     rollback: str = ""
     #: The commit of its branch that was delivered last, or why it could not be.
@@ -123,8 +137,17 @@ class LoopRecord:
     delivery_problem: str = ""
     #: Until when a process may run the command that delivers it.
     delivering: float = 0.0
+    #: How many merges may be made at once; see merge_batches.
+    merge_window: int = START_WINDOW
     #: What should not last, and how far the response to it is.
     incidents: tuple[Incident, ...] = ()
+    #: What was verified again, and what was found.
+    regressions: RegressionLog = field(default_factory=RegressionLog)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether it goes on in another installation, perhaps with the same repository."""
+        return self.state == "stopped" and self.reason.startswith(MOVED)
 
     def is_of(self, tenant: str | None, owner: str | None = None) -> bool:
         """Whether it belongs to a tenant and to a producer; None stands for all of them."""
@@ -143,6 +166,15 @@ class LoopSnapshot:
     used: Mapping[tuple[SharedScope, Resource], float] = field(default_factory=dict)
     #: What was done to heal it, the oldest first.
     heals: Sequence[HealRecord] = ()
+    #: What its items wait for outside the loop → the state of that item, or `emitted`; empty if
+    #: there is none.
+    outer: Mapping[str, str] = field(default_factory=dict)
+    #: Items → the run whose events were given off.
+    emitted: Mapping[str, int] = field(default_factory=dict)
+    #: Items → what is to be done about them instead of the usual rules.
+    orders: Mapping[str, Order] = field(default_factory=dict)
+    #: Items → files that they were seen to change beside those that they declare.
+    seen_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def config(self) -> LoopConfig:
@@ -157,6 +189,11 @@ class LoopSnapshot:
 
     def record(self, item: str) -> ItemRecord:
         return self.items.get(item, _NEW)
+
+    def files(self, spec: ItemSpec) -> tuple[str, ...]:
+        """Return the files that an item must have alone."""
+        declared = (each for each in spec.touches if not pattern_problem(each))
+        return (*declared, *self.seen_files.get(spec.id, ()))[:MOST_FILES]
 
     def count(self, *states: ItemState) -> int:
         return sum(self.record(spec.id).state in states for spec in self.specs)
@@ -190,6 +227,19 @@ class LoopChange:
     #: All incidents, if one has changed, and the steps of the response that are taken.
     incidents: tuple[Incident, ...] | None = None
     alarms: tuple[Alarm, ...] = ()
+    #: Items whose events are given off, with their runs, and whose events are withdrawn.
+    emit: Mapping[str, int] = field(default_factory=dict)
+    withdraw: Sequence[str] = ()
+    #: Orders that begin, and None for those that end.
+    orders: Mapping[str, Order | None] = field(default_factory=dict)
+    #: Items → all files that they were seen to change, if that has changed.
+    seen_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Decisions about the loop's items.
+    decisions: Sequence[Decision] = ()
+    #: The identity of a decision that this change overrules.
+    overrules: str = ""
+    #: What was verified again, and what was found, if that has changed.
+    regressions: RegressionLog | None = None
     #: A sentence for the loop's log.
     note: str = ""
 

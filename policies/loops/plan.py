@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from graphlib import TopologicalSorter
 
+from mulligan.policies.coordination.outer_waits import due_events, open_waits, wait_words
 from mulligan.policies.loops.budget import Resource, SharedScope, breaches
 from mulligan.policies.loops.loop import (
     DONE,
@@ -40,10 +41,13 @@ def plan_loop(snapshot: LoopSnapshot, now: float) -> LoopChange:
     items = _plan_items(snapshot, now)
     state, reason = _plan_state(replace(snapshot, items={**snapshot.items, **items}))
     loop = snapshot.loop
+    emit, withdraw = due_events(replace(snapshot, items={**snapshot.items, **items}))
     if (state, reason) == (loop.state, loop.reason):
-        return LoopChange(items=items)
+        return LoopChange(items=items, emit=emit, withdraw=withdraw)
     return LoopChange(
         items=items,
+        emit=emit,
+        withdraw=withdraw,
         state=state,
         reason=reason,
         paused_by="budget" if state == "paused" else "",
@@ -64,7 +68,9 @@ def _plan_items(snapshot: LoopSnapshot, now: float) -> dict[str, ItemRecord]:
         state: ItemState = "pending"
         if blocker is not None:
             state = "blocked"
-        elif all(satisfied(records[each], on_blocked) for each in spec.depends_on):
+        elif all(
+            satisfied(records[each], on_blocked) for each in spec.own_dependencies
+        ) and not open_waits(snapshot, spec, record):
             state = "ready"
         reason = short_reason(blocker or "")
         if (state, reason) != (record.state, record.reason):
@@ -75,7 +81,7 @@ def _plan_items(snapshot: LoopSnapshot, now: float) -> dict[str, ItemRecord]:
 def in_order(specs: Sequence[ItemSpec]) -> Sequence[ItemSpec]:
     """Return the items, each after those that it depends on. Loops have no cycles: see commands."""
     by_id = {spec.id: spec for spec in specs}
-    after = {spec.id: [each for each in spec.depends_on if each in by_id] for spec in specs}
+    after = {spec.id: [each for each in spec.own_dependencies if each in by_id] for spec in specs}
     seen: set[str] = set()
     for name, dependencies in after.items():
         if not seen.issuperset(dependencies):
@@ -91,7 +97,7 @@ def satisfied(record: ItemRecord, on_blocked: OnBlocked) -> bool:
 
 def _blocker(spec: ItemSpec, records: dict[str, ItemRecord], on_blocked: OnBlocked) -> str | None:
     """Return why an item cannot run until a person acts, if it cannot."""
-    for each in spec.depends_on:
+    for each in spec.own_dependencies:
         record = records.get(each)
         if record is None:
             return f"{each} does not exist"
@@ -124,6 +130,8 @@ def _running_state(snapshot: LoopSnapshot) -> tuple[LoopState, str]:
         return "completed", ""
     if not states.isdisjoint({"running", "ready"}):
         return "running", ""
+    if "pending" in states:  # for nothing of its own loop: see _plan_items
+        return "waiting", waiting_reason(snapshot)
     # Nothing waits for what runs, so something gave up, or depends on what does not exist.
     stuck = next(iter(stuck_items(snapshot)))
     record = snapshot.record(stuck)
@@ -131,6 +139,15 @@ def _running_state(snapshot: LoopSnapshot) -> tuple[LoopState, str]:
         "blocked",
         record.reason if record.state == "blocked" else f"{stuck} {WORDS[record.state]}",
     )
+
+
+def waiting_reason(snapshot: LoopSnapshot) -> str:
+    """Say which item waits for what outside the loop: the first one in the order of the specs."""
+    for spec in snapshot.specs:
+        record = snapshot.record(spec.id)
+        if record.state == "pending" and (waits := open_waits(snapshot, spec, record)):
+            return f"{spec.id} waits for {wait_words(waits[0], snapshot.outer.get(waits[0], ''))}"
+    return ""
 
 
 def stuck_items(snapshot: LoopSnapshot) -> list[str]:

@@ -27,7 +27,9 @@ from mulligan.policies.jobs.job import (
 from mulligan.policies.loops.budget import LoopBudget
 from mulligan.policies.loops.numbers import NotBoolean, Whole
 from mulligan.policies.loops.repository_rules import repository_rules
+from mulligan.policies.path_patterns import pattern_problem
 from mulligan.policies.problem import MOST_FOUND, FieldError, FieldPath, Problem
+from mulligan.policies.regressions.record import RegressionRules
 from mulligan.policies.suggestions import did_you_mean, name_hint
 from mulligan.policies.value import Value
 
@@ -37,6 +39,18 @@ _LONGEST_NAME = 80
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 LoopName = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME, pattern=NAME_PATTERN)]
 ItemId = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME, pattern=NAME_PATTERN)]
+#: An item of this loop, or of another one as `loop/item`.
+ItemRef = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=2 * _LONGEST_NAME + 1,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,79})?$",
+    ),
+]
+EventName = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME, pattern=NAME_PATTERN)]
+#: How a wait for an event is written beside waits for items of other loops.
+EVENT = "event:"
 #: One line of text without characters that control a terminal or the direction of a text, that
 #: separate lines, or that cannot be seen. U+200C and U+200D may be part of words and of emoji.
 PLAIN_LINE = r"^[^\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]*$"
@@ -60,9 +74,12 @@ DoneState = Literal["passed", "skipped"]
 #: The fields of a loop that belong to `repo`.
 OF_REPOSITORIES = (
     "branch", "base", "setup", "protect", "edits", "already_done", "deliver", "sync",
+    "regressions",
 )  # fmt: skip
-#: Items of one loop.
+#: Items of one loop, and patterns of files of one item.
 MOST_ITEMS = 5000
+MOST_FILES = 200
+MOST_FILE_PATTERNS = 30
 #: What takes long to search for: cycles, and ids that are similar to an unknown one.
 _MOST_CYCLES = 5
 MOST_HINTS = 5
@@ -170,6 +187,8 @@ class LoopConfig(Value):
     #: it could not be healed.
     on_blocked: OnBlocked = "wait"
     budget: LoopBudget = LoopBudget()
+    #: Whether what passed is verified again, or when, and what follows if it fails.
+    regressions: bool | RegressionRules = True
 
     @field_validator("auto_heal", mode="before")
     @classmethod
@@ -215,6 +234,13 @@ class LoopConfig(Value):
         return Workspace(**fields, setup=self.setup, edits=self.edits)
 
     @property
+    def regression_rules(self) -> RegressionRules | None:
+        """When what passed is verified again; None: never."""
+        if isinstance(self.regressions, RegressionRules):
+            return self.regressions
+        return RegressionRules() if self.regressions and self.repo is not None else None
+
+    @property
     def heals(self) -> frozenset[HealAction]:
         """The actions that the loop may take by itself."""
         if isinstance(self.auto_heal, bool):
@@ -255,15 +281,18 @@ class ItemSpec(Value):
     id: ItemId
     title: Annotated[str, Field(max_length=200, pattern=PLAIN_LINE)] = ""
     prompt: str = Field(min_length=1)
-    #: Items that must pass first.
-    depends_on: tuple[ItemId, ...] = Field(default=(), max_length=200)
+    #: Items that must pass first, also of other loops: `loop/item`.
+    depends_on: tuple[ItemRef, ...] = Field(default=(), max_length=200)
+    #: Events that it gives off when it is done, and those that it waits for before it begins.
+    emits: tuple[EventName, ...] = Field(default=(), max_length=50)
+    waits_for: tuple[EventName, ...] = Field(default=(), max_length=50)
     verifiers: tuple[ItemVerifier, ...] = Field(min_length=1, max_length=50)
     #: What a person would check; part of the prompt.
     pass_criteria: tuple[Text, ...] = Field(default=(), max_length=100)
     #: 1 is the most urgent.
     priority: Whole = Field(default=5, ge=1, le=9)
-    #: Files that the item changes.
-    touches: tuple[Text, ...] = Field(default=(), max_length=200)
+    #: Patterns of the files that the item changes. No other item changes them at the same time.
+    touches: tuple[Text, ...] = Field(default=(), max_length=MOST_FILES)
     #: The item's own runner, instead of the loop's.
     runner: ItemRunner | None = None
     workspace: Workspace | None = None
@@ -273,6 +302,17 @@ class ItemSpec(Value):
     @property
     def label(self) -> str:
         return self.title or self.id
+
+    @property
+    def own_dependencies(self) -> tuple[str, ...]:
+        """The items of its own loop that must pass first."""
+        return tuple(each for each in self.depends_on if "/" not in each)
+
+    @property
+    def outer_waits(self) -> tuple[str, ...]:
+        """What it waits for outside its loop: `loop/item`, and `event:name`."""
+        items = tuple(each for each in self.depends_on if "/" in each)
+        return (*items, *(EVENT + each for each in self.waits_for))
 
 
 class SpecDocument(Value):
@@ -320,6 +360,20 @@ def item_problems(loop: LoopConfig, item: ItemSpec) -> Iterator[Problem]:
         yield Problem.at("workspace", message, "not_allowed")
         return
     yield from workspace_problems(item.workspace)
+    for index, name in enumerate(item.depends_on):
+        if name.startswith(f"{loop.name}/"):
+            message = f"is an item of this loop: call it {name.partition('/')[2]}"
+            yield Problem(message, ("depends_on", index))
+    for index, pattern in enumerate(item.touches):  # earlier releases have accepted any
+        if message := pattern_problem(pattern):
+            yield Problem(message, ("touches", index))
+    if sum("*" in each or "?" in each for each in item.touches) > MOST_FILE_PATTERNS:
+        message = f"may have {MOST_FILE_PATTERNS} patterns with wildcards"
+        yield Problem.at("touches", message, "too_long")
+    for index, name in enumerate(item.waits_for):
+        if name in item.emits:
+            message = f"the item waits for {name}, which only its own end gives off"
+            yield Problem(message, ("waits_for", index))
     for index, each in enumerate(item.verifiers):
         if each.id in (GIT_DIFF, GIT_MERGE):
             message = f"a loop with a repo adds {each.id} by itself: leave it out"
@@ -418,7 +472,7 @@ def dependency_cycle(items: Sequence[ItemSpec]) -> tuple[str, ...]:
     """
     graph = TopologicalSorter[str]()
     for item in items:
-        graph.add(item.id, *item.depends_on)
+        graph.add(item.id, *item.own_dependencies)
     try:
         graph.prepare()
     except CycleError as error:
@@ -449,7 +503,7 @@ def _item_set_problems(items: Sequence[ItemSpec]) -> Iterator[Problem]:
         if known[item.id] > 1:
             yield Problem(f"the id {item.id} occurs twice", (index, "id"))
         for number, each in enumerate(item.depends_on):
-            if each not in known:
+            if each not in known and "/" not in each:
                 hint = item_hint(each, known) if hints > 0 else ""
                 hints -= 1
                 message = f"{item.id} depends on {each}, which does not exist{hint}"

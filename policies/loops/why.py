@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from mulligan.policies.coordination.outer_waits import open_waits, wait_words
 from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.loops.admission import Demand, most_begun
 from mulligan.policies.loops.budget import BudgetState, Resource, SharedScope, breaches
@@ -13,10 +14,14 @@ from mulligan.policies.loops.healing import PERSON, next_step
 from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemState, LoopSnapshot
 from mulligan.policies.loops.plan import WORDS, satisfied, stuck_items, used_up
 from mulligan.policies.loops.remedy import Action, LoopRemedy
+from mulligan.policies.loops.spec import EVENT
 
 #: What holds an item or a loop back; ``runs`` and ``done`` if nothing does.
 Cause = Literal[
     "dependency",
+    "event",
+    "lock",
+    "order",
     "slot",
     "budget",
     "fairness",
@@ -84,6 +89,8 @@ class FleetState:
     missing_pools: Collection[str] = ()
     #: Whether `mulligan up` serves this ledger; None if other supervisors run the workers.
     up: bool | None = None
+    #: Items of the loop that were denied files → who has them, and the files.
+    denied: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +132,8 @@ def why_loop(snapshot: LoopSnapshot, fleet: FleetState, job: JobWaits, now: floa
     if snapshot.loop.state == "blocked" and (stuck := stuck_items(snapshot)):
         reason = why_item(snapshot, stuck[0], fleet, job, now)
         return replace(reason, text=f"nothing can go on: {reason.text}")
+    if snapshot.loop.state == "waiting" and (item := waiting_item(snapshot)) is not None:
+        return why_item(snapshot, item, fleet, job, now)
     running = fleet.live_of_loop - len(fleet.ending)
     if running and fleet.held:
         verb = "runs" if running == 1 else "run"
@@ -133,6 +142,10 @@ def why_loop(snapshot: LoopSnapshot, fleet: FleetState, job: JobWaits, now: floa
     if item is not None and (running or not snapshot.count("ready")):
         return why_item(snapshot, item, fleet, job, now)
     if snapshot.count("ready"):
+        ready = [s.id for s in snapshot.specs if snapshot.record(s.id).state == "ready"]
+        own = [_why_not_this(snapshot, each, fleet) for each in ready]
+        if (first := own[0]) is not None and None not in own:  # it is not about slots
+            return replace(first, text=f"{ready[0]} waits {first.text}")
         return _why_no_slot(snapshot, fleet, job)
     return _not_planned(fleet)
 
@@ -148,6 +161,15 @@ def _why_completed(snapshot: LoopSnapshot) -> Reason:
 def running_item(snapshot: LoopSnapshot) -> str | None:
     """Return the first item with a job that has not ended."""
     return next((s.id for s in snapshot.specs if snapshot.record(s.id).state == "running"), None)
+
+
+def waiting_item(snapshot: LoopSnapshot) -> str | None:
+    """Return the first item that waits for another loop or for an event."""
+    for spec in snapshot.specs:
+        record = snapshot.record(spec.id)
+        if record.state == "pending" and open_waits(snapshot, spec, record):
+            return spec.id
+    return None
 
 
 def root_of(snapshot: LoopSnapshot, item: str) -> str:
@@ -166,7 +188,7 @@ def root_of(snapshot: LoopSnapshot, item: str) -> str:
 
 def _waits_for(snapshot: LoopSnapshot, item: str) -> list[str]:
     spec, on_blocked = snapshot.spec(item), snapshot.config.on_blocked
-    dependencies = spec.depends_on if spec else ()
+    dependencies = spec.own_dependencies if spec else ()
     return [each for each in dependencies if not satisfied(snapshot.record(each), on_blocked)]
 
 
@@ -195,14 +217,38 @@ def _why_root(
             cause="runs", text=f"{item} runs" + (f" on {job.worker}" if job.worker else "")
         )
     waits = _why_held(snapshot, fleet, now)
+    if waits is None and (record.state != "running" or job.behind.startswith("slot:")):
+        waits = _why_not_this(snapshot, item, fleet)
     if waits is None and record.state == "running":
         waits = _why_parked(snapshot, fleet, job)
     if waits is None:
         unplanned = record.state in _BEFORE_READY
         ends = Reason(cause="slot", text=_ENDING) if item in fleet.ending else None
         waits = ends or (_not_planned(fleet) if unplanned else _why_no_slot(snapshot, fleet, job))
-    colon = " " if waits.text.startswith("for ") else ": "
+    colon = " " if waits.text.startswith(("for ", "because ")) else ": "
     return replace(waits, text=f"{item} waits{colon}{waits.text}")
+
+
+def _why_not_this(snapshot: LoopSnapshot, item: str, fleet: FleetState) -> Reason | None:
+    """Say what holds one item back outside its loop: other loops, events, files, a person."""
+    spec, record, name = snapshot.spec(item), snapshot.record(item), snapshot.loop.name
+    order = snapshot.orders.get(item)
+    if order is not None and order.word == "hold":
+        text = f"because {order.by} holds it"
+        return Reason(cause="order", text=text, remedy=_order(name, item, "none"))
+    if record.state == "pending" and spec and (waits := open_waits(snapshot, spec, record)):
+        cause: Cause = "event" if waits[0].startswith(EVENT) else "dependency"
+        words = wait_words(waits[0], snapshot.outer.get(waits[0], ""))
+        return Reason(cause=cause, text=f"for {words}", remedy=_order(name, item, "ignore_waits"))
+    if item in fleet.denied:
+        holder, files = fleet.denied[item]
+        text = f"for {files}, which {holder} changes"
+        return Reason(cause="lock", text=text, remedy=_order(name, item, "ignore_locks"))
+    return None
+
+
+def _order(loop: str, item: str, word: str) -> LoopRemedy:
+    return LoopRemedy(action="order_item", arguments={"loop": loop, "item": item, "order": word})
 
 
 def _healing_words(snapshot: LoopSnapshot, item: str, now: float) -> str:

@@ -38,6 +38,41 @@ Each prompt must say all that is needed for its part. The verifiers of the first
 those above, or the same ones with fewer tests or conditions. At least one of them must fail \
 before the work and pass afterwards.{problems}"""
 SPLIT_PROBLEMS = "\n\nAn earlier draft could not be used:\n{problems}"
+#: Asks a model for the items of a loop.
+DRAFT = """\
+Plan this work in a git repository as a list of small work items: {goal}
+
+Each item is done by an agent that sees only its prompt and the repository with the work of the \
+items before it. Answer with one JSON object:
+{{"items": [{{"id": "…", "title": "…", "prompt": "…", "depends_on": ["ID of another item", …],
+ "touches": ["pattern of files that it changes", …],
+ "pass_criteria": ["what a person would check", …],
+ "verifiers": [{{"id": "pytest.subprocess", "args": ["tests/…"], "role": "acceptance"}}, …]}}, …]}}
+
+- Each prompt says all that its item needs. An id has only letters, digits and _.-
+- `depends_on` names ids of this list. They must not form a cycle.
+- Every verifier must be able to run on the repository as it is now. A verifier with the role \
+acceptance must fail now and pass when the item is done; a guard passes now and must still pass.
+- A verifier is pytest.subprocess with `args`, or command.subprocess with {commands}.
+- Name a verifier after the criterion that it checks (`name`).
+
+{overview}"""
+#: What command.subprocess of a draft may run.
+DRAFT_COMMAND = "`command`, one of {names}"
+DRAFT_PROGRAM = "`argv`, whose program is one of {names}"
+DRAFT_NOTHING = "nothing: use pytest.subprocess"
+#: For an item that had passed and was broken by later work.
+REGRESSION = """\
+Regression: this task was done before. {checks} passed at {good}, and fails since {culprit}: \
+{summary}
+Make it pass again without undoing what {bad} is for. The difference of {bad}:
+{difference}"""
+#: For an item whose work was undone because it broke another one.
+UNDONE_REGRESSION = """\
+Regression: your earlier work on this task, {culprit}, broke {item} and was undone. {checks} of \
+{item} passed at {good}, and failed with your work: {summary}
+Do the task again without breaking that. The difference that broke it:
+{difference}"""
 #: Of files whose kept changes conflict with the branch.
 BOTH_SIDES = (
     "These files have conflicts with what was merged meanwhile: {paths}. Keep what both sides are"

@@ -10,7 +10,9 @@ from mulligan.policies.jobs.breaker import ProviderPolicy
 from mulligan.policies.jobs.job import Decoding, Message, Output, joined_surrogates
 from mulligan.policies.loops.budget import Resource
 from mulligan.policies.repair.strategy import contract_of
+from mulligan.tasks.coordination.held_files import declare_changes
 from mulligan.tasks.jobs.base_check import check_base
+from mulligan.tasks.jobs.commit_check import check_commit, commit_to_check
 from mulligan.tasks.jobs.context import AttemptContext, ResolvedRunner
 from mulligan.tasks.jobs.outcome import Outcome, VerificationPending
 from mulligan.tasks.jobs.settle import settle_error
@@ -61,6 +63,8 @@ def run_attempt(context: AttemptContext, entry: Entry) -> Outcome:
 
 
 def _attempt(context: AttemptContext, claim: Claim) -> Outcome:
+    if commit_to_check(claim.job):
+        return check_commit(context, claim)
     try:
         runner = context.runner(claim.job.runner)
         verifiers = build_verifiers(context, claim.job)
@@ -163,6 +167,7 @@ def _store(
         return stored
     context.step("output_stored", claim.lease.entry)
     context.publish(stored)
+    declare_changes(context, claim, output)
     if output.provider_wait:
         context.release_later(claim.job_id, provider, output.provider_wait)
     if slow:

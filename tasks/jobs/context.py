@@ -12,7 +12,7 @@ from mulligan.policies.jobs.job import Decoding, Job, Output, RunnerSpec, Verifi
 from mulligan.policies.repair.free_repair import RepairSyntax, quick_repair
 from mulligan.tasks.ports.clock import SYSTEM_CLOCK, Clock
 from mulligan.tasks.ports.leases import HeldLease
-from mulligan.tasks.ports.ledger import Entry, Lease, Ledger, Publication
+from mulligan.tasks.ports.ledger import Claim, Entry, Lease, Ledger, Publication
 from mulligan.tasks.ports.repositories import Repository, no_repository
 from mulligan.tasks.ports.runners import Request, Runner
 from mulligan.tasks.ports.verifiers import Verifier
@@ -57,6 +57,8 @@ class AttemptContext:
     #: Repairs the syntax of JSON in a task's answer.
     repair: RepairSyntax = quick_repair
     verifier_tries: int = 3
+    #: Seconds after which no claim of a verification is renewed any more.
+    hard_limit: float = 3600.0
     answer_cap: int = 4_000_000
     backoff_base: float = 1.0
     backoff_cap: float = 60.0
@@ -72,6 +74,9 @@ class AttemptContext:
     cost: Callable[[Job, Output], float | None] = lambda _job, _output: None
     #: Opens the repository of a workspace, or raises BadInput.
     repository: Callable[[str], Repository] = no_repository
+    #: Called with an answer that passed all its verifiers, before the attempt is settled. It may
+    #: be called again. Raises WorkspaceUnavailable to be called later.
+    on_passed: Callable[[Claim, Output], None] = lambda _claim, _output: None
     #: Asks a runner, in a checkout if the work is for the branch of a loop.
     answer: Callable[[Runner, Request], Output] = lambda runner, request: runner.answer(request)
     #: Removes this worker's paths from the text of an error.

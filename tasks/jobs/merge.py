@@ -1,13 +1,8 @@
-"""Merge: the last verification of an attempt lands its work on the branch of its loop.
-
-Whoever does it first takes the loop's fence: another merger, which may only be slow, can then land
-nothing any more. So looking whether the work is on the branch already gives an answer that stays
-true, and a merge that is claimed again after a crash is not made twice.
-"""
+"""Merges as commits and as results: what they are called, and how they are found again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from mulligan.policies.failures.causes import VERIFIERS
 from mulligan.policies.failures.failure import (
@@ -16,17 +11,11 @@ from mulligan.policies.failures.failure import (
     VerificationResult,
     VerificationStatus,
 )
-from mulligan.policies.jobs.job import GIT_MERGE, TERMINAL, Job, Output, Usage, Workspace
+from mulligan.policies.jobs.job import GIT_MERGE, Job, Output, Usage, Workspace
 from mulligan.policies.loops.checkpoints import taken_out
 from mulligan.policies.repair.retry import MERGE_CONFLICT
 from mulligan.tasks.jobs.context import AttemptContext
-from mulligan.tasks.ports.errors import (
-    BadInput,
-    CallCancelled,
-    RepositoryUnavailable,
-    WorkspaceUnavailable,
-)
-from mulligan.tasks.ports.leases import HeldLease
+from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.tasks.ports.ledger import Claim
 from mulligan.tasks.ports.repositories import (
     ATTEMPT_TRAILER,
@@ -39,13 +28,6 @@ from mulligan.tasks.ports.repositories import (
     Repository,
 )
 
-#: Runs the other verifiers on a tree. Returns what fails, if it does.
-VerifyTree = Callable[[Output], VerificationResult | None]
-
-#: Tries while others write to the branch.
-_TRIES = 5
-#: Seconds for git itself, besides the verifiers of a merged tree.
-GIT_SECONDS = 300.0
 _LONGEST_SUBJECT = 72
 _MOST_CONFLICTS = 20
 
@@ -113,90 +95,16 @@ def open_repository(context: AttemptContext, name: str) -> Repository:
         raise RepositoryUnavailable(str(error)) from error
 
 
-def merge_attempt(
-    context: AttemptContext,
-    claim: Claim,
-    output: Output,
-    held: HeldLease,
-    verify_tree: VerifyTree,
-) -> VerificationResult:
-    """Merge an attempt's work into the branch, unless it is there already.
-
-    Raises CallCancelled if the lease is lost, and WorkspaceUnavailable.
-    """
-    space = claim.job.workspace
-    if space is None or space.git is None or space.branch is None or output.commit is None:
-        raise ValueError(f"{claim.lease.entry} has nothing to merge")
-    repository = open_repository(context, space.git)
-    for _ in range(_TRIES):
-        fence = repository.take_fence(claim.job.labels["loop"])
-        context.step("merge_fenced", claim.lease.entry)
-        tip = repository.begin_branch(space.branch, output.base or output.commit)
-        history = repository.history(space.branch, until=output.base)
-        done = find_commit(history, ATTEMPT_TRAILER, attempt_name(claim))
-        if done := done or next((each for each in history if each.commit == output.commit), None):
-            return _merged(done.commit, space, "was merged before")
-        ours, warnings = _synced(repository, claim.job, space.branch, tip)
-        made = _merge_into(context, repository, claim, output, ours, verify_tree)
-        if isinstance(made, VerificationResult) and ours != tip:
-            # The next attempt would begin without what is new there, and fail in the same way.
-            warnings = (f"{_upstream(claim.job)} was not merged: with it, {made.summary}",)
-            made = _merge_into(context, repository, claim, output, tip, verify_tree)
-        if isinstance(made, VerificationResult):
-            return made
-        if not held.is_sure():
-            raise CallCancelled("the lease is lost, so the work must not be merged")
-        # In this order: the rollback's end and the cancellations that follow from it are one write.
-        if _rolls_back(context, claim.job.labels["loop"]):
-            raise WorkspaceUnavailable("a rollback of the loop is being made")
-        if _has_ended(context, claim.job_id):  # a person cancelled it, which ends no lease
-            raise WorkspaceUnavailable("the job has ended, so the work must not be merged")
-        if repository.land(space.branch, old=tip, new=made, fence=fence) is not None:
-            context.step("merge_landed", claim.lease.entry)
-            return _merged(made, space, "merged", warnings)
-    raise RepositoryUnavailable(f"{space.branch} was changed {_TRIES} times during the merge")
-
-
-def _rolls_back(context: AttemptContext, loop: str) -> bool:
-    """Whether a rollback is pending. What it undoes may be what this work was built on."""
-    reading = context.ledger.read_loop(loop)
-    return reading is not None and bool(reading.snapshot.loop.rollback)
-
-
-def _has_ended(context: AttemptContext, job_id: str) -> bool:
-    view = context.ledger.job(job_id)
-    return view is None or view.state in TERMINAL
-
-
-def _merge_into(
-    context: AttemptContext,
-    repository: Repository,
-    claim: Claim,
-    output: Output,
-    ours: str,
-    verify_tree: VerifyTree,
-) -> str | VerificationResult:
-    """Merge an attempt's work into a commit, on no branch. Return what fails, if it does."""
-    commit = output.commit or ""
-    merged = repository.merge(ours, commit)
-    if merged.conflicts:
-        return _conflict(merged, ours)
-    made = repository.commit(merged.tree, (ours, commit), _message(claim))
-    if merged.tree != repository.tree_of(commit):
-        if failed := verify_tree(output.model_copy(update={"commit": made, "base": ours})):
-            return _fails_together(failed)
-        context.step("merge_verified", claim.lease.entry)
-    return made
-
-
-def _upstream(job: Job) -> str | None:
+def upstream_of(job: Job) -> str | None:
     name = job.verifiers[-1].options.get("sync")
     return str(name) if name else None
 
 
-def _synced(repository: Repository, job: Job, branch: str, tip: str) -> tuple[str, tuple[str, ...]]:
+def synced_tip(
+    repository: Repository, job: Job, branch: str, tip: str
+) -> tuple[str, tuple[str, ...]]:
     """Return the commit to merge into: the tip, or one with what is new upstream."""
-    name = _upstream(job)
+    name = upstream_of(job)
     upstream = repository.resolve(name) if name else None
     if upstream is None or repository.contains(branch, upstream):
         return tip, ()
@@ -208,7 +116,7 @@ def _synced(repository: Repository, job: Job, branch: str, tip: str) -> tuple[st
     return repository.commit(merged.tree, (tip, upstream), message), ()
 
 
-def _message(claim: Claim) -> str:
+def commit_message(claim: Claim) -> str:
     """Return the message of a merge. Its trailers say what was merged."""
     title = str(claim.job.verifiers[-1].options.get("title") or claim.job.task_text[:200])
     first = " ".join(title.split())
@@ -218,7 +126,7 @@ def _message(claim: Claim) -> str:
     return f"{subject}\n\n{trailers}"
 
 
-def _merged(
+def merged_result(
     commit: str, space: Workspace, what: str, warnings: tuple[str, ...] = ()
 ) -> VerificationResult:
     return VerificationResult(
@@ -230,7 +138,7 @@ def _merged(
     )
 
 
-def _conflict(merged: MergedTree, tip: str) -> VerificationResult:
+def conflict_result(merged: MergedTree, tip: str) -> VerificationResult:
     """Return the result of work that does not fit together with the branch.
 
     The tip is part of each finding, so that a conflict with other work is another failure.
@@ -259,7 +167,7 @@ def _conflict(merged: MergedTree, tip: str) -> VerificationResult:
     )
 
 
-def _fails_together(failed: VerificationResult) -> VerificationResult:
+def fails_together(failed: VerificationResult) -> VerificationResult:
     """Return the failure of a merged tree whose parts pass alone as a result of the merge."""
     kind = VERIFIERS.get(failed.verifier_id, FailureKind.TEST_FAILED)
     return failed.model_copy(

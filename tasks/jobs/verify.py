@@ -12,12 +12,13 @@ from mulligan.policies.failures.failure import (
     VerificationResult,
     VerificationStatus,
 )
-from mulligan.policies.jobs.job import Decoding, Job, Output, VerifierSpec
-from mulligan.policies.repair import score as scoring
+from mulligan.policies.jobs.job import Decoding, Job, Output
 from mulligan.tasks.jobs.context import AttemptContext
-from mulligan.tasks.jobs.merge import GIT_SECONDS, NOT_MERGED, merge_attempt, merge_index
+from mulligan.tasks.jobs.merge import NOT_MERGED, merge_index
+from mulligan.tasks.jobs.merge_batch import merge_attempt, merge_time
 from mulligan.tasks.jobs.outcome import Outcome, Requeued, VerificationPending, VerificationStored
 from mulligan.tasks.jobs.settle import settle_answer
+from mulligan.tasks.jobs.verify_merge import MergeVerification, is_good
 from mulligan.tasks.ports.errors import (
     BadInput,
     CallCancelled,
@@ -126,20 +127,22 @@ def run_verification(context: AttemptContext, entry: Entry) -> Outcome:
     if claim.output is None or entry.index is None:
         raise ValueError(f"{entry} has no stored answer to verify")
     started = context.clock.monotonic()
+    merge = _merge_verification(context) if entry.index == merge_index(claim.job) else None
     try:
-        verifiers = {entry.index: context.verifier(claim.job.verifiers[entry.index])}
-        if entry.index == merge_index(claim.job):
-            verifiers = dict(enumerate(build_verifiers(context, claim.job)))
+        verifier = context.verifier(claim.job.verifiers[entry.index])
+        longest = (
+            verification_time(verifier) + setup_time(claim.job)
+            if merge is None
+            else merge_time(merge, claim, hard_limit=context.hard_limit)
+        )
     except BadInput as error:
         return no_verdict(context, claim, error)
-    with context.holding(claim.lease, _longest(claim.job, entry.index, verifiers)) as held:
+    with context.holding(claim.lease, longest) as held:
         try:
-            if entry.index == merge_index(claim.job):
-                result = merge_attempt(
-                    context, claim, claim.output, held, partial(_first_failure, claim, verifiers)
-                )
+            if merge is not None:
+                result = merge_attempt(context, claim, held, merge, until=started + longest)
             else:
-                result = check_one(claim, claim.output, entry.index, verifiers[entry.index])
+                result = check_one(claim, claim.output, entry.index, verifier)
         except VerifierError as error:
             return no_verdict(context, claim, error)
         except (WorkspaceUnavailable, CallCancelled) as error:
@@ -153,31 +156,18 @@ def run_verification(context: AttemptContext, entry: Entry) -> Outcome:
     return conclude(context, last)
 
 
-def _longest(job: Job, index: int, verifiers: Mapping[int, Verifier]) -> float:
-    setup = setup_time(job)
-    if index != merge_index(job):
-        return verification_time(verifiers[index]) + setup
-    # What does not pass together with upstream is verified without it, too.
-    times = 2 if job.verifiers[index].options.get("sync") else 1
-    each = (verification_time(verifier) + setup for verifier in verifiers.values())
-    return GIT_SECONDS + times * sum(each)
+def _merge_verification(context: AttemptContext) -> MergeVerification:
+    return MergeVerification(
+        build=partial(build_verifiers, context),
+        check=_check_answer,
+        seconds=lambda job, verifier: verification_time(verifier) + setup_time(job),
+    )
 
 
-def _first_failure(
-    claim: Claim, verifiers: Mapping[int, Verifier], output: Output
-) -> VerificationResult | None:
-    """Run all verifiers but the merge on the tree of a merge; return what fails, if it does."""
-    merge, specs = merge_index(claim.job), claim.job.verifiers
-    results = {
-        i: check_one(claim, output, i, verifier) for i, verifier in verifiers.items() if i != merge
-    }
-    if _is_good(specs, results):
-        return None
-    failed = [i for i, result in results.items() if result.status is VerificationStatus.FAIL]
-    skipped = [i for i, result in results.items() if result.status is VerificationStatus.SKIPPED]
-    # Without any failure, a check was skipped, or the score alone is too low.
-    first = min(failed or skipped or results, key=lambda i: (not specs[i].required, i))
-    return results[first].model_copy(update={"status": VerificationStatus.FAIL})
+def _check_answer(claim: Claim, index: int, verifier: Verifier) -> VerificationResult:
+    if claim.output is None:
+        raise ValueError(f"{claim.lease.entry} has no answer to verify")
+    return check_one(claim, claim.output, index, verifier)
 
 
 def conclude(context: AttemptContext, claim: Claim) -> Outcome:
@@ -211,7 +201,13 @@ def settle_or_merge(
     """
     merge, specs = merge_index(claim.job), claim.job.verifiers
     others = {i: result for i, result in enumerate(results) if i != merge}
-    if merge is None or merge in claim.results or not _is_good(specs, others):
+    good = is_good(specs, others)
+    if merge is None and good:
+        try:
+            context.on_passed(claim, output)
+        except WorkspaceUnavailable as error:
+            return undone(context, claim, error)
+    if merge is None or merge in claim.results or not good:
         return settle_answer(context, claim, output, results, asked)
     handed = context.ledger.begin_merge(
         claim.lease, others, index=merge, priority=claim.job.priority
@@ -223,11 +219,6 @@ def settle_or_merge(
     context.step("merge_begun", claim.lease.entry)
     context.publish(handed)
     return VerificationPending(entry=claim.lease.entry, verifications=1)
-
-
-def _is_good(specs: Sequence[VerifierSpec], results: Mapping[int, VerificationResult]) -> bool:
-    found = [results.get(i, NOT_MERGED) for i in range(len(specs))]
-    return scoring.succeeded(specs, found, scoring.score(specs, found))
 
 
 def asked_with(claim: Claim, defaults: Decoding) -> Decoding:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mulligan.policies.coordination.locks import lock_space
 from mulligan.policies.jobs.job import Job, RunnerSpec, Workspace
 from mulligan.policies.loops.commands import (
     NotPossible,
@@ -58,7 +59,7 @@ _TRIES = 20
 #: Of the configuration, what may change while a loop exists.
 CHANGEABLE = frozenset(
     {"priority", "weight", "concurrency", "max_attempts", "auto_heal", "on_blocked", "budget",
-     "runner", "escalate_to"}
+     "runner", "escalate_to", "regressions"}
 )  # fmt: skip
 
 
@@ -221,7 +222,14 @@ def create_loop(
         states=document.states,
     )
     caps = current_caps(context, packed.loop, packed.items)
-    answer = context.ledger.create_loop(packed, caps=caps, tenant=tenant, by=by, owner=owner)
+    answer = context.ledger.create_loop(
+        packed,
+        caps=caps,
+        tenant=tenant,
+        by=by,
+        owner=owner,
+        space=lock_space(repository_identity(context, document.loop), tenant),
+    )
     if answer == "conflict":
         message = (
             f"{document.loop.name!r} is the name of another loop: choose another name, or delete"
@@ -232,6 +240,11 @@ def create_loop(
         raise LoopConflict("there are too many loops: delete some that have ended")
     context.publish(answer.publish)
     return answer
+
+
+def repository_identity(context: LoopContext, config: LoopConfig) -> str | None:
+    """Return what tells a loop's repository from others; None if it has none."""
+    return None if config.repo is None else context.repository(config.repo).identity
 
 
 def _packed(context: LoopContext, workspace: Workspace | None) -> Workspace | None:
@@ -381,7 +394,9 @@ def delete(
         raise no_such_loop(context, name, tenant, owner)
     if answer == "held":
         raise LoopConflict(f"the loop {name!r} has not ended: stop it first")
-    if reading is not None and reading.snapshot.config.repo is not None:
+    if reading is None or reading.snapshot.loop.has_moved:
+        return  # its repository may be that of the loop that goes on
+    if reading.snapshot.config.repo is not None:
         _forget_work(context, reading.snapshot)
 
 

@@ -12,6 +12,7 @@ from mulligan.policies.loops.stuck import RULES, Rule, RuleName
 from mulligan.policies.problem import Problem
 from mulligan.policies.value import Json
 from mulligan.tasks.jobs.submit import Intake
+from mulligan.tasks.ports.blobs import BlobStore
 from mulligan.tasks.ports.ledger import Ledger, Publication
 from mulligan.tasks.ports.repositories import Repository, no_repository
 
@@ -36,6 +37,8 @@ class LoopContext:
     up: Callable[[], bool | None] = lambda: None
     #: The label that names a job's tenant.
     tenant_label: str = "tenant"
+    #: Stored workspaces and differences; None: this process stores none.
+    blobs: BlobStore | None = None
     #: Keeps a stored workspace from expiring.
     keep: Callable[[str], None] = lambda _: None
     #: Opens the repository of a loop, or raises BadInput.
@@ -56,7 +59,15 @@ class LoopContext:
     live_transcript: Callable[[str, int], Iterable[Mapping[str, Json]]] = lambda _job, _attempt: ()
     #: Returns the rules that tell what is stuck.
     stuck_rules: Callable[[], Mapping[RuleName, Rule]] = lambda: RULES
+    #: Returns the seconds after which a waiting loop is overdue, times its priority: see admission.
+    ageing: Callable[[], float] = lambda: 600.0
+    #: Seconds for which an item without a slot keeps the files that it declares.
+    lock_ttl: float = 600.0
     #: Seconds for which the work of attempts is kept after their items have ended.
     work_retention: float = 14 * 86400.0
+    #: Returns the files of a commit of a repository. Raises RepositoryUnavailable.
+    files: Callable[[str, str], Mapping[str, bytes]] = lambda _git, _commit: {}
+    #: The commands of the configuration that a drafted verifier may name.
+    commands: Collection[str] = ()
     #: Called at named steps, where crash tests kill a process.
     step: Callable[[str, str], None] = lambda _name, _loop: None

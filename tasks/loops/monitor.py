@@ -23,6 +23,7 @@ from mulligan.policies.loops.health import (
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot, LoopState
 from mulligan.policies.loops.response import LoopResponse, respond
 from mulligan.policies.loops.why import ITEM_WORKERS
+from mulligan.tasks.coordination.deadlocks import run_coordination
 from mulligan.tasks.loops.change import NoSuchLoop, change_loop
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.report import generate_report
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _MONITOR = Requester(by="monitor")
 #: The states in which items may have begun.
-_BEGUN: frozenset[LoopState] = frozenset({"running", "paused", "blocked"})
+_BEGUN: frozenset[LoopState] = frozenset({"running", "waiting", "paused", "blocked"})
 #: The causes of a standstill that nobody has declared.
 _UNDECLARED = frozenset({"worker", "planning"})
 
@@ -52,7 +53,7 @@ def run_monitor(context: LoopContext) -> int:
     """Reconcile and check every loop, and respond. Return how much was done."""
     if not context.ledger.has_loops():
         return 0
-    done = reconcile(context)
+    done = reconcile(context) + run_coordination(context)
     now = context.ledger.now()
     for status in check_all(context):
         done += alert(context, status.loop, detect_stuck(context, status, now), now)

@@ -6,11 +6,13 @@ harmless: the write is a compare-and-swap, and what it would repeat has happened
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from mulligan.policies.coordination.schedule import describe_admission, ready_items, scored
 from mulligan.policies.loops.admission import (
+    SPARE_OF_OWN,
     Admission,
     Admitted,
     Demand,
@@ -22,12 +24,14 @@ from mulligan.policies.loops.budget import breaches
 from mulligan.policies.loops.heal_record import MOST_HEALS
 from mulligan.policies.loops.healing import advice_of, healed_run, next_due, runner_of
 from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
+from mulligan.policies.loops.merge_groups import merge_group
 from mulligan.policies.loops.plan import plan_loop
+from mulligan.policies.loops.regression_run import regression_run
 from mulligan.policies.loops.spec import item_job
 from mulligan.tasks.loops.caps import current_caps
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.heal import heal_loop
-from mulligan.tasks.ports.ledger import ItemRun, LoopReading, LoopWrite, Written
+from mulligan.tasks.ports.ledger import ItemRun, LoopFleet, LoopReading, LoopWrite, Written
 
 #: Tries of one hint while others write. The hint stays, so that nothing is forgotten.
 _TRIES = 10
@@ -78,32 +82,54 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
         caps = current_caps(context, snapshot.config, snapshot.specs)
         if caps != reading.budget.caps:  # prices have changed
             change = replace(change, caps=caps)
-    demands = [
-        *(each for each in fleet.demands if each.loop != snapshot.loop.name),
-        *_own_demand(reading, change),
-    ]
-    slots = context.slots() if fleet.slots is None else fleet.slots
     # A plan that moves an item to `ready` and gives it a slot writes both states, one after the
     # other: the run begins from the planned record.
     planned = replace(snapshot, items={**snapshot.items, **change.items})
-    snapshots: dict[str, LoopSnapshot | None] = {snapshot.loop.name: planned}
-    while True:
-        admission = admit(demands, slots - len(fleet.live), fleet.lines)
-        runs = dict(_runs(context, snapshots, admission))
-        moved = {
-            (each.loop, each.candidate.item) for each in admission.admitted if each not in runs
-        }
-        if not moved:
-            break
-        demands = [_without(demand, moved) for demand in demands]
+    ready = ready_items(planned, fleet.waiting, context.ageing())
+    demands = [
+        *(each for each in fleet.demands if each.loop != snapshot.loop.name),
+        *_own_demand(reading, change, ready),
+    ]
+    # What waits for an event that is withdrawn must not begin with this write.
+    admission, runs = _admit(context, fleet, [] if change.withdraw else demands, planned)
     return LoopWrite(
         reading=reading,
         change=change,
         admission=admission,
         runs={each: run for each, run in runs.items() if run is not None},
         planned=snapshot.loop.dirty,
-        wake_at=_wake_at(planned, context.ledger.now()),
+        wake_at=context.ledger.now()
+        if change.withdraw
+        else _wake_at(planned, context.ledger.now(), _next_lapse(fleet, admission)),
+        ready={each.item: each for each in ready},
+        scored=scored(snapshot.loop.spec, ready),
+        **describe_admission(admission, fleet.denied),
+        lock_ttl=context.lock_ttl,
     )
+
+
+def _admit(
+    context: LoopContext, fleet: LoopFleet, demands: Sequence[Demand], planned: LoopSnapshot
+) -> tuple[Admission, dict[Admitted, ItemRun | None]]:
+    """Give the free slots to items that are still ready, with the jobs of those that have none."""
+    slots = context.slots() if fleet.slots is None else fleet.slots
+    snapshots: dict[str, LoopSnapshot | None] = {planned.loop.name: planned}
+    while True:
+        admission = admit(
+            demands,
+            slots - len(fleet.live),
+            fleet.lines,
+            locks=fleet.locks,
+            now=context.ledger.now(),
+            ageing=context.ageing(),
+        )
+        runs = dict(_runs(context, snapshots, admission))
+        moved = {
+            (each.loop, each.candidate.item) for each in admission.admitted if each not in runs
+        }
+        if not moved:
+            return admission, runs
+        demands = [_without(demand, moved) for demand in demands]
 
 
 def _keep_workspaces(context: LoopContext, snapshot: LoopSnapshot) -> None:
@@ -117,22 +143,15 @@ def _keep_workspaces(context: LoopContext, snapshot: LoopSnapshot) -> None:
             context.keep(address)
 
 
-def _own_demand(reading: LoopReading, change: LoopChange) -> Iterator[Demand]:
+def _own_demand(
+    reading: LoopReading, change: LoopChange, ready: Sequence[WaitingItem]
+) -> Iterator[Demand]:
     """Yield what the loop asks for after its plan, if it may ask."""
     snapshot, fleet = reading.snapshot, reading.fleet
     loop, config = snapshot.loop, snapshot.config
     if (change.state or loop.state) != "running":
         return
     known = next((each for each in fleet.demands if each.loop == loop.name), None)
-    records = {**snapshot.items, **change.items}
-    ready = [
-        # A millisecond later than the one before: equal ones go in the order of the specs.
-        WaitingItem(
-            item=spec.id, priority=spec.priority, since=records[spec.id].since + place / 1000
-        )
-        for place, spec in enumerate(snapshot.specs)
-        if spec.id in records and records[spec.id].state == "ready"
-    ]
     live = [each.item for each in fleet.live if each.loop == loop.name]
     yield demand_of(
         loop.name,
@@ -145,6 +164,9 @@ def _own_demand(reading: LoopReading, change: LoopChange) -> Iterator[Demand]:
         affordable=reading.budget.room(len(live)),
         waiting=[each for each in known.candidates if each.job_id] if known else [],
         ready=ready,
+        space=loop.space,
+        admitted_at=loop.admitted_at,
+        spare=SPARE_OF_OWN,
     )
 
 
@@ -181,18 +203,20 @@ def _run(context: LoopContext, snapshot: LoopSnapshot, item: str) -> ItemRun | N
         return None  # it has moved on since it was listed
     labels = {context.tenant_label: loop.tenant} if loop.tenant else {}
     heal = healed_run(snapshot, item)
+    changed, told = regression_run(snapshot, spec)
     job = item_job(
         loop.config,
-        spec,
+        changed,
         labels=labels,
         runner=runner_of(loop.config, heal),
-        advice=advice_of(loop.config, heal),
+        advice="\n\n".join(filter(None, (advice_of(loop.config, heal), told))),
     )
     return ItemRun(
         record=record,
         job_id=context.ledger.item_job_id(loop, item, record.runs + 1),
         job=job,
         owner=loop.owner or None,
+        merge_group=merge_group(snapshot.specs, item) if loop.config.repo is not None else "",
     )
 
 
@@ -202,10 +226,17 @@ def _without(demand: Demand, moved: Container[tuple[str, str]]) -> Demand:
     return replace(demand, candidates=kept)
 
 
-def _wake_at(snapshot: LoopSnapshot, now: float) -> float | None:
+def _wake_at(snapshot: LoopSnapshot, now: float, lapse: float | None) -> float | None:
     """Return when to plan a loop again although nothing changes."""
-    times = [_next_day(snapshot, now), next_due(snapshot, now)]
+    times = [_next_day(snapshot, now), next_due(snapshot, now), lapse]
     return min((each for each in times if each is not None), default=None)
+
+
+def _next_lapse(fleet: LoopFleet, admission: Admission) -> float | None:
+    """Return when somebody loses files that others were denied: nothing else happens then."""
+    holders = {each.holder for each in admission.denied}
+    expiries = [each.expires for each in fleet.locks if each.name in holders]
+    return min((each for each in expiries if each is not None), default=None)
 
 
 def _next_day(snapshot: LoopSnapshot, now: float) -> float | None:

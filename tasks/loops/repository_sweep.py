@@ -16,6 +16,7 @@ from mulligan.policies.loops.loop import DONE, LoopChange, LoopRecord, LoopSnaps
 from mulligan.policies.loops.spec import LoopConfig
 from mulligan.tasks.loops.change import change_loop
 from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.loops.regressions import RegressionSweep
 from mulligan.tasks.loops.rollback import checkpoints_of, finish_rollback, repository_of
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, RepositoryUnavailable
 from mulligan.tasks.ports.ledger import Requester
@@ -28,6 +29,8 @@ _DELIVERY, _PROOF = Requester(by="delivery"), Requester(by="proof")
 PROOF_INTERVAL = 600.0
 #: Seconds before a delivery that failed is tried again, and a delivered branch is looked at again.
 DELIVERY_INTERVAL = 60.0
+#: Seconds before a branch is read again although nothing of its loop has changed.
+LOOK_INTERVAL = 60.0
 _TRIES = 5
 #: Lines of a log among which a problem is not repeated, by another process or after a restart.
 _RECENT = 200
@@ -46,14 +49,18 @@ class RepositorySweep:
     _tried: dict[str, float]
     #: Problems that were logged, so that each is logged once.
     _said: set[str]
+    #: Loop → the record that was looked at for regressions, and when.
+    _looked: dict[str, tuple[int, int, float]]
+    _regressions: RegressionSweep
 
     def __init__(self, context: LoopContext) -> None:
         self.context = context
+        self._looked, self._regressions = {}, RegressionSweep(context)
         self._proved, self._tried, self._said = {}, {}, set()
 
     def run(self) -> int:
         """Make rollbacks, and look after what is kept. Return how much was done."""
-        return self._run(self._roll_back, self._prove)
+        return self._run(self._roll_back, self._look_for_regressions, self._prove)
 
     def deliver(self) -> int:
         """Deliver completed loops, which may take long. Return how many."""
@@ -91,6 +98,23 @@ class RepositorySweep:
     def _roll_back(self, loop: LoopRecord) -> int:
         return int(bool(loop.rollback) and finish_rollback(self.context, loop.name))
 
+    def _look_for_regressions(self, loop: LoopRecord) -> int:
+        """Verify again what passed. A branch that others commit to is read once a minute."""
+        if loop.config.regression_rules is None or loop.started_at is None:
+            return 0
+        log, now = loop.regressions, self.context.ledger.now()
+        version, dirty, at = self._looked.get(loop.name, (-1, -1, 0.0))
+        is_known = (version, dirty) == (loop.version, loop.dirty) and now - at < LOOK_INTERVAL
+        if is_known and log.check is None and log.searching is None:
+            return 0
+        reading = self.context.ledger.read_loop(loop.name)
+        if reading is None:
+            return 0
+        read = reading.snapshot.loop
+        done = self._regressions.advance(reading)
+        self._looked[loop.name] = (read.version, read.dirty, now)
+        return int(done)
+
     def _deliver(self, loop: LoopRecord) -> int:
         wanted = loop.config.deliver
         if loop.state != "completed" or loop.rollback:
@@ -103,6 +127,8 @@ class RepositorySweep:
         self._tried[loop.name] = now
         reading = self.context.ledger.read_loop(loop.name)
         if reading is None or not _is_done(reading.snapshot):
+            return 0
+        if self._regressions.is_pending(reading.snapshot):
             return 0
         return int(self._try_delivery(reading.snapshot))
 

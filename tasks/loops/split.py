@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mulligan.policies.coordination.outer_waits import SPLIT_INTO
 from mulligan.policies.jobs.job import Job, PolicySpec, VerifierSpec
 from mulligan.policies.loops.analysis import FailureAnalysis
 from mulligan.policies.loops.commands import NotPossible, skip_item
@@ -161,7 +162,8 @@ def _parts(spec: ItemSpec, found: dict[str, Any]) -> Iterator[ItemSpec]:
         *given["verifiers"],
         *(each.model_dump(mode="json", exclude_unset=True) for each in _guards(spec)),
     ]
-    kept = {name: value for name, value in base.items() if name != "pass_criteria"}
+    # The last part says that the whole is done.
+    kept = {name: value for name, value in base.items() if name not in ("pass_criteria", "emits")}
     yield ItemSpec.model_validate({**kept, **given, "id": first})
     given = {key: found["second"][key] for key in ("title", "prompt")}
     yield ItemSpec.model_validate({**base, **given, "id": second, "depends_on": [first]})
@@ -213,7 +215,7 @@ def _apply(
     complete = [complete_item(context, config, part) for part in parts]
     specs = tuple(_with_parts(snapshot, heal.item, complete))
     names = ", ".join(part.id for part in parts)
-    change = skip_item(snapshot, heal.item, reason=f"split into {names}", now=now)
+    change = skip_item(snapshot, heal.item, reason=f"{SPLIT_INTO}{names}", now=now)
     return replace(
         change,
         specs=specs,

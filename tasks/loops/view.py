@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from mulligan.policies.coordination.order import Order
 from mulligan.policies.figures.waiting_words import waiting_words
 from mulligan.policies.loops.loop import ItemRecord, LoopSnapshot, ShownState, shown_state
 from mulligan.policies.loops.plan import stuck_items
@@ -26,6 +27,9 @@ from mulligan.tasks.loops.registry import LoopSummary
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView, LiveItem, LoopReading
 
+#: How a loop is called that the reader may not know.
+ANOTHER = "another loop"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoopView:
@@ -40,6 +44,10 @@ class LoopView:
     up: bool | None = None
     #: Whether the reader sees only a tenant's loops: the state of providers is not for everyone.
     of_tenant: bool = False
+    #: Whether the reader may not know the names of other loops.
+    hides_others: bool = False
+    #: Whether the reader is a producer, who gives no orders.
+    of_producer: bool = False
 
     @property
     def snapshot(self) -> LoopSnapshot:
@@ -62,7 +70,24 @@ class LoopView:
             budget=self.reading.budget,
             missing_pools=self.missing_pools,
             up=self.up,
+            denied=self._denied,
         )
+
+    @property
+    def _denied(self) -> dict[str, tuple[str, str]]:
+        """The loop's items that were denied files and wait for them still."""
+        prefix, fleet = f"{self.snapshot.loop.name}/", self.reading.fleet
+        holders = {each.name for each in fleet.locks}
+        found = {
+            name.removeprefix(prefix): why.partition(" ")
+            for name, why in fleet.denied.items()
+            if name.startswith(prefix)
+        }
+        return {
+            item: (holder if not self.hides_others or holder.startswith(prefix) else ANOTHER, files)
+            for item, (holder, _, files) in found.items()
+            if holder in holders and self.state(item) in ("ready", "waiting")
+        }
 
     @cached_property
     def summary(self) -> LoopSummary:
@@ -108,6 +133,8 @@ def view_loop(
         missing_pools=context.missing_pools(),
         up=context.up(),
         of_tenant=tenant is not None,
+        hides_others=tenant is not None or owner is not None,
+        of_producer=owner is not None,
     )
 
 
@@ -115,8 +142,7 @@ def _without_others(reading: LoopReading) -> LoopReading:
     """Hide the names of the other loops: they may be another tenant's or producer's."""
     own = reading.snapshot.loop.name
     demands = [
-        each if each.loop == own else replace(each, loop="another loop")
-        for each in reading.fleet.demands
+        each if each.loop == own else replace(each, loop=ANOTHER) for each in reading.fleet.demands
     ]
     return replace(reading, fleet=replace(reading.fleet, demands=demands))
 
@@ -130,6 +156,12 @@ class ItemView:
     state: ShownState
     job: JobView | None
     why: Reason
+    #: What is to be done about it instead of the usual rules.
+    order: Order | None = None
+    #: Files that it was seen to change beside those that it declares.
+    seen_files: Collection[str] = ()
+    #: Who has its files, as `loop/item`; empty if nobody keeps them from it.
+    files_held_by: str = ""
 
 
 class NoSuchItem(BadInput):
@@ -158,7 +190,16 @@ def view_item(
         root = waiting_item(view) or root  # what it waits for may hold the others back
     waits = _waits(context, view, root, job if root == item else _job(context, view, root))
     why = why_item_of(view, item, context.ledger.now(), waits)
-    return ItemView(spec=spec, record=record, state=view.state(item), job=job, why=why)
+    return ItemView(
+        spec=spec,
+        record=record,
+        state=view.state(item),
+        job=job,
+        why=why,
+        order=view.snapshot.orders.get(item),
+        seen_files=view.snapshot.seen_files.get(item, ()),
+        files_held_by=view.fleet_state.denied.get(item, ("", ""))[0],
+    )
 
 
 def why_item_of(view: LoopView, item: str, now: float, waits: JobWaits | None = None) -> Reason:
@@ -187,6 +228,8 @@ _OF_FLEET = frozenset({"set_loop_slots", "resume_queue", "start_worker", "start_
 def _allowed(view: LoopView, reason: Reason) -> Reason:
     """Leave out a remedy that the reader may not do."""
     if view.of_tenant and reason.remedy and reason.remedy.action in _OF_FLEET:
+        return replace(reason, remedy=None)
+    if view.of_producer and reason.remedy and reason.remedy.action == "order_item":
         return replace(reason, remedy=None)
     return reason
 

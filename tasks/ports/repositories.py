@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import IO, Literal, Protocol
 
 from mulligan.tasks.ports.errors import BadInput
 
@@ -39,9 +39,14 @@ class MergedTree:
 
 @dataclass(frozen=True, kw_only=True)
 class Fence:
-    """The right to write to the branch of a loop, until somebody else takes it."""
+    """The right to write to the branch of a loop, until somebody else takes it.
+
+    A loop has one for each group of its items. Who has different ones is told apart by the branch.
+    """
 
     loop: str
+    #: The group whose merges it is for; empty: rollbacks, deliveries, and loops with one group.
+    group: str = ""
     #: The object that the fence's reference names while it is ours.
     value: str
 
@@ -127,7 +132,7 @@ class Repository(Protocol):
     def commit(self, tree: str, parents: Sequence[str], message: str) -> str:
         """Make a commit that no branch has yet."""
 
-    def take_fence(self, loop: str) -> Fence:
+    def take_fence(self, loop: str, group: str = "") -> Fence:
         """Take the right to write to the loop's branch. Whoever had it can write no more."""
 
     def land(self, branch: str, *, old: str, new: str, fence: Fence) -> Fence | None:
@@ -153,6 +158,21 @@ class Repository(Protocol):
 
     def forget(self, refs: Sequence[str]) -> None:
         """Remove references below ``refs/mulligan/``."""
+
+    def export_work(self, loop: str, branch: str, base: str, into: IO[bytes]) -> Mapping[str, str]:
+        """Write the objects of a loop that its ``base`` has not, as a pack.
+
+        Return the references that need them: the branch, the saved work and the transcripts.
+        """
+
+    def import_work(
+        self, loop: str, branch: str, base: str, refs: Mapping[str, str], pack: IO[bytes] | None
+    ) -> None:
+        """Take over what `export_work` wrote elsewhere.
+
+        Raises BadInput for any reference that is not the loop's, for objects that are damaged or
+        incomplete, and for a branch that would lose commits.
+        """
 
 
 class Repositories(Protocol):

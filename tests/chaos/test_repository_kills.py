@@ -41,12 +41,13 @@ from support.loop_hosts import CONTROL, work_pool
 from support.waiting import wait_for
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
-from mulligan.tasks.jobs import verify
+from mulligan.tasks.jobs import verify_merge
 from mulligan.tasks.jobs.settle import Settled
 from mulligan.tasks.loops.change import create_loop, move
 from mulligan.tasks.loops.rollback import request_rollback
 from mulligan.workers import crash_points
 from mulligan.workers.crash_points import REPOSITORY_STEPS, ROLLBACK_STEPS, STEPS
+from mulligan.workers.ledger import loop_steps
 from mulligan.workers.repositories.git_command import Git
 from mulligan.workers.sandbox.private import remove_abandoned
 
@@ -56,7 +57,7 @@ KILLED = -9
 #: Without the broker, which other tests have.
 ATTEMPT_STEPS = [each for each in (*STEPS, *REPOSITORY_STEPS) if each != "published"]
 #: Steps at which the first item is on the branch.
-LANDED = ("merge_landed", "merge_verified", "settle", "settled")
+LANDED = ("merge_landed", "settle", "settled")
 #: Those at which the workers of a whole fleet are killed. Each start of a worker takes seconds, so
 #: these are few, unless all are asked for.
 FLEET_STEPS: Sequence[str] = ("published", "saved", "merge_verified", "merge_landed")
@@ -201,7 +202,7 @@ def hosts(make_hosts: Callable[..., Hosts]) -> Hosts:
 
 @pytest.mark.parametrize("name", ATTEMPT_STEPS)
 def test_a_worker_is_killed_at_a_step_of_an_attempt(hosts: Hosts, name: str) -> None:
-    # Only the second of two attempts is merged into something that it was not verified with.
+    # Only two attempts together are something that was not verified before: they are a batch.
     names = ["A", "B"] if name == "merge_verified" else ["A"]
     hosts.start(*names)
     assert hosts.in_worker(CodingLoop.run, dies_at=name) == KILLED
@@ -377,12 +378,13 @@ def _stopped(child: int) -> list[int]:
 
 @pytest.mark.parametrize(("kind", "command"), [("local", "update-ref"), ("remote", "push")])
 def test_a_frozen_merge_cannot_land_after_another_worker_has_judged_it(
-    make_hosts: Callable[..., Hosts], kind: str, command: str
+    make_hosts: Callable[..., Hosts], kind: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given a worker that is frozen when it has only the branch to move.
 
     The other one finds that the work fails, and does not move the branch: only the fence has moved.
     """
+    monkeypatch.setattr(loop_steps, "MOST_WINDOW", 0)  # one merge at a time
     hosts = make_hosts(kind)
     hosts.lease = 2.0
     hosts.start("A", "B")
@@ -398,7 +400,7 @@ def test_a_frozen_merge_cannot_land_after_another_worker_has_judged_it(
         failure = VerificationResult(
             status=VerificationStatus.FAIL, verifier_id="command.subprocess", summary="it fails now"
         )
-        verify._first_failure = lambda *_: failure
+        verify_merge.first_failure = lambda *_: failure
         while not any(isinstance(each, Settled) for each in worker.outcomes):
             worker.clock.shift += hosts.lease / 3
             worker.run(until=lambda: any(isinstance(each, Settled) for each in worker.outcomes))

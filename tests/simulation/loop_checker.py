@@ -20,6 +20,7 @@ from mulligan.tasks.ports.ledger import Entry, JobView
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.stored.amounts import read_amounts
 from mulligan.workers.ledger.stored.loop_rows import read_specs
+from simulation.coordination_checker import CoordinationChecker
 from simulation.scheduler import Process
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _CHECKED = frozenset(
      "end_escalation", "name_provider"}
 )  # fmt: skip
 #: Scripts that are followed, but change nothing that is checked.
-_FOLLOWED = frozenset({"renew", "fail", "set_loop_slots"})
+_FOLLOWED = frozenset({"renew", "fail", "set_loop_slots", "emit_event"})
 _DONE = ("passed", "skipped")
 _GAVE_UP = ("failed", "quarantined")
 #: Reasons that are a loop's own: what waits behind one may wait for a person.
@@ -90,16 +91,20 @@ class LoopChecker:
     #: Attempts that are being verified, or were a moment ago.
     _verifying: set[Entry] = field(default_factory=set)
     _spent: dict[tuple[str, str], float] = field(default_factory=dict)
-    _restored_at: float = float("-inf")
+    restored_at: float = float("-inf")
     #: When each process read a loop last, and when which number of slots was changed.
     _read_at: dict[Process, float] = field(default_factory=dict)
     _changed_slots: list[tuple[float, int]] = field(default_factory=list)
     _slots_before: int = 0
     #: Jobs of which an entry could not be sent.
     _undelivered: set[str] = field(default_factory=set)
+    coordination: CoordinationChecker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.coordination = CoordinationChecker(self)
 
     @property
-    def _prefix(self) -> str:
+    def prefix(self) -> str:
         return keys.partition_prefixes(self.checker.world.settings.key_prefix, 1)[0]
 
     @property
@@ -117,8 +122,9 @@ class LoopChecker:
 
     def restored(self) -> None:
         """Redis has lost its last second: what it holds now is where the checks go on."""
-        self._live, self._spent = self._live_now(), {}
-        self._restored_at = self._now
+        self.coordination.restored()
+        self._live, self._spent = self.live_now(), {}
+        self.restored_at = self._now
 
     def script_answered(self, script: str, request: str, answer: Any, process: Process) -> None:
         if not self.specs or script not in _CHECKED | _FOLLOWED:
@@ -138,6 +144,7 @@ class LoopChecker:
         self._follow_claim(script, fields, answer)
         read_at = self._read_at.get(process, 0.0) if script == "write_loop" else self._now
         self._check_slots(read_at)
+        self.coordination.script_answered(script, fields, answer, process)
         if script == "sweep":
             self._check_hints()
         idle = script == "renew" or (script == "sweep" and not answer[1])
@@ -174,6 +181,8 @@ class LoopChecker:
         done = self._heals(loop)
         for text in (change["heals"] or {}).values():
             new = HealRecord.parse(text)
+            if new.pattern == "deadlock":
+                continue  # each wait that is broken is one: see CoordinationChecker
             for each in done:
                 if each.number != new.number and _way(each) == _way(new):
                     self._violated(f"{loop}/{new.item} is healed by {new.action} again")
@@ -186,11 +195,11 @@ class LoopChecker:
 
         A plan that was read before a restart may be written after it, without what was lost.
         """
-        if self._now - self._restored_at < _PLAN_SECONDS:
+        if self._now - self.restored_at < _PLAN_SECONDS:
             return
-        goes_on = self._config(loop).get("on_blocked") == "continue"
+        goes_on = self.config(loop).get("on_blocked") == "continue"
         allowed = (*_DONE, *_GAVE_UP) if goes_on else _DONE
-        for each in self.specs[loop][item].depends_on:
+        for each in self.specs[loop][item].own_dependencies:
             record = self.items(loop).get(each)
             state = record.state if record else "missing"
             if state not in allowed:
@@ -202,8 +211,8 @@ class LoopChecker:
         A person may lower them while items run. Then none gets a slot until enough have ended. A
         plan that was read before, or before a restart, may be written after it.
         """
-        live = self._live_now()
-        new = live - self._live if read_at > self._restored_at else set[str]()
+        live = self.live_now()
+        new = live - self._live if read_at > self.restored_at else set[str]()
         most = max([self._slots, *(slots for at, slots in self._changed_slots if at > read_at)])
         if new and len(live) > most:
             self._violated(f"{len(live)} items have one of {most} slots")
@@ -218,7 +227,7 @@ class LoopChecker:
 
     def _occupied(self) -> set[str]:
         """Return the jobs of items whose attempt a worker or a verifier has."""
-        leases = self._client.zrange(f"{self._prefix}leases", 0, -1, withscores=True)
+        leases = self._client.zrange(f"{self.prefix}leases", 0, -1, withscores=True)
         found = [(Entry.parse(text), expires / 1000) for text, expires in leases]
         held = {
             entry.job_id
@@ -232,13 +241,13 @@ class LoopChecker:
 
     def _check_hints(self) -> None:
         """Invariant: while a slot is free that an item waits for, a hint is under way."""
-        client, live = self._client, self._live_now()
+        client, live = self._client, self.live_now()
         if len(live) >= self._slots or any(
-            each.startswith("l:") for each in client.hkeys(f"{self._prefix}outbox:entries")
+            each.startswith("l:") for each in client.hkeys(f"{self.prefix}outbox:entries")
         ):
             return
         busy = {self.jobs[job] for job in live}
-        for loop in client.smembers(f"{self._prefix}loops:active"):
+        for loop in client.smembers(f"{self.prefix}loops:active"):
             own = sum(self.jobs[job][0] == loop for job in live)
             limited = client.hlen(self._part(loop, "limits")) > 1  # the budget may have no room
             concurrency = int(self.row(loop)["concurrency"])
@@ -247,19 +256,19 @@ class LoopChecker:
             if own < concurrency and not limited:
                 for item in client.zrange(self._part(loop, "ready"), 0, -1):
                     # One whose stopped attempt has not ended waits for that.
-                    if (loop, item) not in busy:
+                    if (loop, item) not in busy and not self.coordination.holds_back(loop, item):
                         self._violated(f"{loop}/{item} waits for a free slot without a hint")
 
     def _runs(self, entry: Entry, expires: float) -> bool:
         """Whether a leased attempt may be running. That of an ended job may be settled only."""
-        if self._row(entry.job_id).get("state") not in TERMINAL:
+        if self.job_row(entry.job_id).get("state") not in TERMINAL:
             return True
-        attempt = keys.attempt(self._prefix, entry.job_id, entry.attempt)
+        attempt = keys.attempt(self.prefix, entry.job_id, entry.attempt)
         return expires > self._now and not self._client.hexists(attempt, "output")
 
     def _is_verifying(self, entry: Entry) -> bool:
-        attempt = keys.attempt(self._prefix, entry.job_id, entry.attempt)
-        state = self._row(entry.job_id).get("state")  # a restart may have lost the job
+        attempt = keys.attempt(self.prefix, entry.job_id, entry.attempt)
+        state = self.job_row(entry.job_id).get("state")  # a restart may have lost the job
         return state not in TERMINAL and self._client.hget(attempt, "state") == "verifying"
 
     def _check_budget(self, loop: str) -> None:
@@ -324,9 +333,7 @@ class LoopChecker:
     def moving(self) -> list[str]:
         """Return what goes on by itself, soon."""
         client, found = self._client, self.checker.repositories.moving()
-        prefixes = keys.partition_prefixes(
-            self._settings.key_prefix, self._settings.partitions or 1
-        )
+        prefixes = keys.partition_prefixes(self.settings.key_prefix, self.settings.partitions or 1)
         for prefix in prefixes:
             found += [str(each) for each in client.zrange(f"{prefix}leases", 0, -1)]
             found += [entry for entry, _ in self._outbox(prefix, later=False)]
@@ -345,9 +352,7 @@ class LoopChecker:
 
     def next_entry(self) -> float | None:
         """Return when the next entry is due that is due later."""
-        prefixes = keys.partition_prefixes(
-            self._settings.key_prefix, self._settings.partitions or 1
-        )
+        prefixes = keys.partition_prefixes(self.settings.key_prefix, self.settings.partitions or 1)
         times = [at for prefix in prefixes for _, at in self._outbox(prefix, later=True)]
         return min(times, default=None)
 
@@ -371,11 +376,12 @@ class LoopChecker:
 
     def check_rest(self) -> None:
         """Check what must be true when nothing moves: the registry says what is."""
+        self.coordination.check_rest()
         for loop in self.specs:
             row = self.row(loop)
             if not row:
                 continue
-            if row["state"] == "running":
+            if row["state"] == "running" and not self._is_held_back(loop):
                 self._violated(f"{loop} is running, but nothing of it runs: {self.states(loop)}")
             if row["dirty"] != row["planned"]:
                 self._violated(f"{loop} is dirty: {row['dirty']} changes, {row['planned']} planned")
@@ -384,23 +390,33 @@ class LoopChecker:
             for item, record in self.items(loop).items():
                 self._check_item(loop, item, record, row["state"])
                 self._check_healed(loop, item, record, row["state"])
-        for job_id in self._live_now():
+        for job_id in self.live_now():
             self._violated(f"{job_id} of {self.jobs.get(job_id)} still has a slot")
+
+    def _is_held_back(self, loop: str) -> bool:
+        """Whether a person holds what is left of a running loop."""
+        found = [(item, state) for item, state in self.states(loop).items()]
+        ready = [item for item, state in found if state == "ready"]
+        begun = [item for item, state in found if state == "running"]
+        held = all(self.coordination.holds_back(loop, item) for item in ready)
+        return bool(ready or begun) and held and all(map(self.coordination.held(loop), begun))
 
     def _check_item(self, loop: str, item: str, record: ItemRecord, state: str) -> None:
         """Invariant: an item says what became of its job, and each run has one job."""
-        job = self._row(record.job_id).get("state") if record.job_id else None
+        job = self.job_row(record.job_id).get("state") if record.job_id else None
         # What could not be sent and then could goes on in a loop that was stopped meanwhile.
         waits = state == "stopped" and record.job_id in self._undelivered
         if (
             record.state == "running"
             and not waits
+            and not self.coordination.held(loop)(item)
             and (job is None or job in TERMINAL or state != "paused")
         ):
             self._violated(f"{loop}/{item} is running in a loop that is {state}; its job is {job}")
         if (record.state == "passed") != (job == "succeeded") and record.state != "skipped":
             self._violated(f"{loop}/{item} is {record.state}, but its job is {job}")
-        if record.state == "ready" and state not in ("paused", "stopped", "created"):
+        held_back = self.coordination.holds_back(loop, item)
+        if record.state == "ready" and state in PLANNED and not held_back:
             self._violated(f"{loop}/{item} is ready and gets no slot")
         runs = sum(found == (loop, item) for found in self.jobs.values())
         if runs != record.runs and not self.checker.world.restarts:
@@ -412,7 +428,7 @@ class LoopChecker:
         pending = [each.action for each in heals if each.outcome == "pending"]
         if record.state in _DONE and pending and state in PLANNED:
             self._violated(f"{loop}/{item} is {record.state}, but {pending} has no outcome")
-        may_heal = "change_strategy" in self._config(loop).get("auto_heal", ())
+        may_heal = "change_strategy" in self.config(loop).get("auto_heal", ())
         failed = record.state == "failed" and record.reason in ("max_attempts", "repeated_failure")
         if may_heal and failed and state in PLANNED and not heals:
             self._violated(f"{loop}/{item} failed, and nothing was done about it")
@@ -448,7 +464,7 @@ class LoopChecker:
     # -- records ----------------------------------------------------------------------------------
 
     @property
-    def _settings(self) -> Any:
+    def settings(self) -> Any:
         return self.checker.world.settings
 
     @property
@@ -459,13 +475,13 @@ class LoopChecker:
         self.checker.violated(text)
 
     def _part(self, loop: str, part: str) -> str:
-        return f"{keys.loop(self._prefix, loop)}:{part}"
+        return f"{keys.loop(self.prefix, loop)}:{part}"
 
     def row(self, loop: str) -> dict[str, str]:
-        row: dict[str, str] = self._client.hgetall(keys.loop(self._prefix, loop))
+        row: dict[str, str] = self._client.hgetall(keys.loop(self.prefix, loop))
         return row
 
-    def _config(self, loop: str) -> dict[str, Any]:
+    def config(self, loop: str) -> dict[str, Any]:
         config: dict[str, Any] = json.loads(self.row(loop)["config"])
         return config
 
@@ -480,12 +496,15 @@ class LoopChecker:
     def states(self, loop: str) -> dict[str, str]:
         return {item: record.state for item, record in self.items(loop).items()}
 
-    def _row(self, job_id: str) -> dict[str, str]:
+    def job_row(self, job_id: str) -> dict[str, str]:
         return self.checker.job_row(job_id)
 
     @property
     def _slots(self) -> int:
-        return int(self._client.get(f"{self._prefix}loops:slots") or self._settings.loop_slots)
+        return int(self._client.get(f"{self.prefix}loops:slots") or self.settings.loop_slots)
 
-    def _live_now(self) -> set[str]:
-        return set(self._client.zrange(f"{self._prefix}loops:live", 0, -1))
+    def has_slot(self, job_id: str) -> bool:
+        return bool(self._client.zscore(f"{self.prefix}loops:live", job_id) is not None)
+
+    def live_now(self) -> set[str]:
+        return set(self._client.zrange(f"{self.prefix}loops:live", 0, -1))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mulligan.policies.coordination.order import OrderWord
 from mulligan.policies.loops.commands import Verb
 from mulligan.policies.loops.spec import LoopDocument
+from mulligan.tasks.coordination import orders
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.monitor import reconcile, run_monitor
@@ -41,6 +44,7 @@ class LoopFleet:
         self._world = fleet.world
         self._planners = 0
         self._repository_sweeps = 0
+        self._monitors = 0
         self._keys = 0
 
     # -- planners ---------------------------------------------------------------------------------
@@ -90,7 +94,7 @@ class LoopFleet:
         def step(name: str, loop: str) -> None:
             world.after(process, world.before(process, name, loop))
 
-        intake = self._fleet.intake(process, ledger, "")
+        intake = replace(self._fleet.intake(process, ledger, ""), new_id=ledger.new_id)
         return LoopContext(
             ledger=ledger,
             intake=intake,
@@ -99,8 +103,24 @@ class LoopFleet:
             price=lambda _runner: None,
             repository=partial(world.repositories.open, process),
             work_retention=WORK_RETENTION,
+            ageing=lambda: world.settings.loop_ageing,
+            lock_ttl=world.settings.lock_ttl,
             step=step,
         )
+
+    def start_monitor(self, interval: Callable[[], float]) -> Process:
+        """Start a process that looks at loops again and again, and breaks their deadlocks."""
+        self._monitors += 1
+        world, process = self._world, self._world.process(f"monitor{self._monitors}")
+
+        def run() -> None:
+            context = self._context(process, world.ledger(process))
+            while True:
+                world.scheduler.sleep(process, interval())
+                self._monitor(process, context)
+
+        world.scheduler.spawn(process, run)
+        return process
 
     # -- repositories -----------------------------------------------------------------------------
 
@@ -215,6 +235,26 @@ class LoopFleet:
             f"inject {[item.id for item in document.items]} into {loop}",
         )
 
+    def order(self, loop: str, item: str, word: OrderWord | None) -> None:
+        self.person(
+            lambda context: orders.give_order(context, loop, item, word, _ADA),
+            f"order {word} for {loop}/{item}",
+        )
+
+    def overrule(self, place: float) -> None:
+        """Overrule the decision at a place: 0 is the newest."""
+
+        def act(context: LoopContext) -> None:
+            if found := context.ledger.coordination(limit=20).decisions:
+                orders.overrule(context, found[int(place * len(found))].id, _ADA)
+
+        self.person(act, f"overrule {place:g}")
+
+    def emit(self, event: str) -> None:
+        self.person(
+            lambda context: orders.emit(context, event, tenant="", by="ada"), f"emit {event}"
+        )
+
     def set_slots(self, slots: int) -> None:
         self.person(lambda context: change.set_slots(context, slots), f"set {slots} slots")
 
@@ -254,5 +294,9 @@ class LoopFleet:
             change.configure(silent, loop.name, {"budget": unlimited}, _ADA)
             if loop.state == "paused":
                 change.move(silent, loop.name, "resume", _ADA)
-            elif loop.state == "stopped" and self._world.checker.loops.running(loop.name):
+            for item in list(self._world.checker.loops.items(loop.name)):
+                if self._world.checker.loops.coordination.held(loop.name)(item):
+                    orders.give_order(silent, loop.name, item, None, _ADA)
+                    del self._world.checker.loops.coordination.orders[loop.name, item]
+            if loop.state == "stopped" and self._world.checker.loops.running(loop.name):
                 change.move(silent, loop.name, "start", _ADA)

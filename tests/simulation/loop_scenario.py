@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from mulligan.policies.loops.commands import Verb
-from mulligan.policies.loops.spec import LoopDocument
+from mulligan.policies.loops.spec import ItemSpec, LoopDocument
 
 if TYPE_CHECKING:
     from simulation.simulation import Simulation
@@ -47,7 +47,10 @@ REPOSITORY_CALLS = {
     "merge_begun": 6,
     "merge_fenced": 8,
     "merge_verified": 6,
+    "merge_failed": 8,
     "merge_landed": 16,
+    "read_merges": 6,
+    "set_merge_window": 4,
     "result_stored": 8,
     "rollback_fenced": 8,
     "rollback_landed": 12,
@@ -85,12 +88,16 @@ def make_change(name: str, *depends_on: str, loop: str = "alpha", **shape: Any) 
 
     Further shapes: ``touches`` (names of shared files), ``apart`` (items that must be known to it
     if they are there), ``eager`` (items whose work it does, too), ``idle`` and ``raises`` (numbers
-    of attempts), ``early`` (it saves something before its end).
+    of attempts), ``early`` (it saves something before its end), ``declared`` (it says which files
+    it changes).
     """
     item = make_item(name, *depends_on, **shape)
     for key in ("touches", "apart", "eager", "idle", "raises"):
         item["runner"][key] = list(shape.get(key, ()))
     item["runner"]["early"] = shape.get("early", False)
+    if shape.get("declared"):
+        shared = [f"shared/{each}" for each in shape.get("touches", ())]
+        item["touches"] = [f"{loop}/items/{name}", *shared]
     pairs = [[name, other] for other in shape.get("apart", ())]
     slow = shape.get("slow", False)
     item["verifiers"] = [
@@ -101,7 +108,10 @@ def make_change(name: str, *depends_on: str, loop: str = "alpha", **shape: Any) 
 
 
 def make_loop(name: str, *items: Any, **config: Any) -> LoopDocument:
-    return LoopDocument.model_validate({"loop": {"name": name, **config}, "items": list(items)})
+    # A regression reopens what is merged, which the checker does not know.
+    quiet = {"regressions": False} if "repo" in config else {}
+    loop = {"name": name, **quiet, **config}
+    return LoopDocument.model_validate({"loop": loop, "items": list(items)})
 
 
 @dataclass(frozen=True)
@@ -163,6 +173,12 @@ class LoopAction:
                 loops.set_slots(self.values["slots"])
             case "plan":
                 loops.plan(self.loop)
+            case "order":
+                loops.order(self.loop, self.item, self.values["word"])
+            case "overrule":
+                loops.overrule(self.values["place"])
+            case "emit":
+                loops.emit(self.values["event"])
             case "cancel" | "requeue":
                 job = simulation.item_job(self.loop, item)
                 if job and self.verb == "cancel":
@@ -183,7 +199,8 @@ def generate_loops(
     # Without drawing from it, so that seeds which found something still do.
     healing = random.Random(chance.getstate()[1][0])
     parts = _repository_loops(chance) if repositories else _plain_loops(chance)
-    return {name: _with_healing(healing, part) for name, part in parts.items()}
+    parts = {name: _with_healing(healing, part) for name, part in parts.items()}
+    return {name: _with_groups(healing, part) for name, part in parts.items()}
 
 
 #: Without `split`: no simulated runner drafts an item.
@@ -208,6 +225,35 @@ def _with_healing(
         config["on_blocked"] = "reroute"
     loop = part.document.loop.model_copy(update=config)
     return replace(part, document=part.document.model_copy(update={"loop": loop}))
+
+
+def _with_groups(chance: random.Random, part: PlannedLoop | LoopAction) -> PlannedLoop | LoopAction:
+    """Let items of some loops say which files they change, and those of some be merged at once."""
+    if isinstance(part, LoopAction) or part.document.loop.repo is None:
+        return part
+    loop, items = part.document.loop, part.document.items
+    if chance.random() < 0.5:
+        items = tuple(
+            each.model_copy(update={"touches": _touches(each, loop.name)}) for each in items
+        )
+    if chance.random() < 0.5:
+        loop = loop.model_copy(update={"concurrency": 7})
+        items = tuple(map(_at_once, items))
+    return replace(part, document=part.document.model_copy(update={"loop": loop, "items": items}))
+
+
+def _at_once(item: ItemSpec) -> ItemSpec:
+    """Return an item that takes as long as others, and longer to verify."""
+    assert item.runner is not None
+    runner = item.runner.model_copy(update={"takes": 1.0})
+    slow = tuple(each.model_copy(update={"slow": True}) for each in item.verifiers)
+    return item.model_copy(update={"runner": runner, "verifiers": slow})
+
+
+def _touches(item: ItemSpec, loop: str) -> tuple[str, ...]:
+    shared = item.runner.options.get("touches", ()) if item.runner else ()
+    own = f"{loop}/items/{item.id}", f"{loop}/notes/{item.id}"
+    return (*own, *(f"shared/{each}" for each in shared))
 
 
 def _plain_loops(chance: random.Random) -> dict[str, PlannedLoop | LoopAction]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import IO, TYPE_CHECKING, Literal, TypeVar
 
 from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.tasks.ports.repositories import (
@@ -32,6 +32,8 @@ MARK = "<<<<<<<"
 MAIN = "main"
 _ATTEMPTS = "refs/mulligan/attempts/"
 _TRANSCRIPTS = "refs/mulligan/transcripts/"
+#: Below it, by loop and group.
+FENCES = "refs/mulligan/fence/"
 
 
 @dataclass(frozen=True)
@@ -276,25 +278,31 @@ class SimulatedRepository:
 
         return self._call("commit", message.partition("\n")[0], effect)
 
-    def take_fence(self, loop: str) -> Fence:
+    def take_fence(self, loop: str, group: str = "") -> Fence:
         def effect() -> Fence:
-            value = self.model.refs[f"refs/mulligan/fence/{loop}"] = self.model.unique()
-            self._world.checker.repositories.fenced(loop, self._process)
-            return Fence(loop=loop, value=value)
+            value = self.model.refs[_fence_ref(loop, group)] = self.model.unique()
+            self._world.checker.repositories.fenced(loop, group, self._process)
+            return Fence(loop=loop, group=group, value=value)
 
-        return self._call("take_fence", loop, effect)
+        return self._call("take_fence", f"{loop} {group}".strip(), effect)
 
     def land(self, branch: str, *, old: str, new: str, fence: Fence) -> Fence | None:
         def effect() -> Fence | None:
-            refs, name = self.model.refs, f"refs/mulligan/fence/{fence.loop}"
+            refs, name = self.model.refs, _fence_ref(fence.loop, fence.group)
             if self.model.tip(branch) != old or refs.get(name) != fence.value:
                 return None
             refs[f"refs/heads/{branch}"] = new
             refs[name] = self.model.unique()
             self._world.checker.repositories.landed(
-                self.model, branch, old=old, new=new, fence=fence, process=self._process
+                self.model,
+                branch,
+                old=old,
+                new=new,
+                fence=fence,
+                kept=refs[name],
+                process=self._process,
             )
-            return Fence(loop=fence.loop, value=refs[name])
+            return replace(fence, value=refs[name])
 
         return self._call("land", f"{branch} {old[:10]} {new[:10]}", effect)
 
@@ -322,6 +330,14 @@ class SimulatedRepository:
 
         if refs:
             self._call("forget", f"{len(refs)} references", effect)
+
+    def export_work(self, loop: str, branch: str, base: str, into: IO[bytes]) -> Mapping[str, str]:
+        raise AssertionError("no loop moves in the simulation")
+
+    def import_work(
+        self, loop: str, branch: str, base: str, refs: Mapping[str, str], pack: IO[bytes] | None
+    ) -> None:
+        raise AssertionError("no loop moves in the simulation")
 
 
 @dataclass
@@ -361,6 +377,10 @@ class Repositories:
 def work_ref(loop: str, item: str, attempt: str, token: str) -> str:
     """Return the reference of the saved work of an attempt, named as commits name it."""
     return f"{_ATTEMPTS}{loop}/{item}/{attempt}-{token}"
+
+
+def _fence_ref(loop: str, group: str) -> str:
+    return f"{FENCES}{loop}/{group}"
 
 
 def _id(text: str) -> str:

@@ -25,7 +25,7 @@ from mulligan.tasks.ports.repositories import (
 )
 from mulligan.workers.ledger import keys
 from simulation.agents import own_path
-from simulation.repositories import Files, GitModel
+from simulation.repositories import FENCES, Files, GitModel
 from simulation.scheduler import Process
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ class RepositoryChecker:
     #: The jobs of items that work in a repository.
     jobs: set[str] = field(default_factory=set)
     rollbacks: dict[str, AskedRollback] = field(default_factory=dict)
-    #: Loop → the process that took its fence last.
-    _fences: dict[str, Process] = field(default_factory=dict)
-    #: Loop and process → the fence when the process read the loop's branch last.
-    _looked: dict[tuple[str, Process], str | None] = field(default_factory=dict)
+    #: Loop and group → the process that took their fence last.
+    _fences: dict[tuple[str, str], Process] = field(default_factory=dict)
+    #: Loop and process → the fences when the process read the loop's branch last.
+    _looked: dict[tuple[str, Process], set[str]] = field(default_factory=dict)
     #: What people have put on branches: repository, branch, commit.
     _pushed: list[tuple[GitModel, str, str]] = field(default_factory=list)
     #: Reference → the commit that was saved there last.
@@ -131,16 +131,21 @@ class RepositoryChecker:
                     self._check_passed(loop)
 
     def _check_mergers(self) -> None:
-        """Invariant (g): one merge of a loop is claimed at a time."""
+        """Invariant (g): one merge of a group of items is claimed at a time."""
         client, counts = self._client, Counter[str]()
         for text, expires in client.zrange(f"{self._prefix}leases", 0, -1, withscores=True):
             entry, held = Entry.parse(text), expires / 1000 > self._now
             if held and entry.kind == "verification" and self._is_merge(entry):
-                counts[self._place(entry.job_id)[0]] += 1
-        for loop in self.configs:
-            slots = client.zcount(f"{self._prefix}active:merge:{loop}", _LEASED, "+inf")
-            if counts[loop] > 1 or slots > 1:
-                self._violated(f"{max(counts[loop], slots)} merges of {loop} are claimed at once")
+                counts[self._gate(entry.job_id)] += 1
+        for gate in counts:
+            slots = client.zcount(f"{self._prefix}active:{gate}", _LEASED, "+inf")
+            if counts[gate] > 1 or slots > 1:
+                self._violated(f"{max(counts[gate], slots)} of {gate} are claimed at once")
+
+    def _gate(self, job_id: str) -> str:
+        """Return what the merge of an item waits behind."""
+        group = self._client.hget(keys.job(self._prefix, job_id), "merge_group")
+        return "/".join(filter(None, (f"merge:{self._place(job_id)[0]}", group)))
 
     def _is_merge(self, entry: Entry) -> bool:
         key = keys.attempt(self._prefix, entry.job_id, entry.attempt)
@@ -167,33 +172,46 @@ class RepositoryChecker:
             for at in made if at is not None
         )  # fmt: skip
 
-    def fenced(self, loop: str, process: Process) -> None:
-        self._fences[loop] = process
+    def fenced(self, loop: str, group: str, process: Process) -> None:
+        self._fences[loop, group] = process
 
     def looked(self, model: GitModel, branch: str, process: Process) -> None:
         """Note the fence under which a process reads what is on a branch."""
         for loop, config in self.configs.items():
             if config.target == branch:
-                self._looked[loop, process] = model.refs.get(f"refs/mulligan/fence/{loop}")
+                fences = f"{FENCES}{loop}/"
+                found = {value for ref, value in model.refs.items() if ref.startswith(fences)}
+                self._looked[loop, process] = found
 
     def pushed(self, model: GitModel, branch: str, commit: str) -> None:
         self._pushed.append((model, branch, commit))
 
     def landed(
-        self, model: GitModel, branch: str, *, old: str, new: str, fence: Fence, process: Process
+        self,
+        model: GitModel,
+        branch: str,
+        *,
+        old: str,
+        new: str,
+        fence: Fence,
+        kept: str,
+        process: Process,
     ) -> None:
-        """Check what a process has just put on a branch."""
+        """Check what a process has just put on a branch. ``kept``: the fence as it is now."""
         loop = fence.loop
         line = model.line(new)
         fresh = line[: next((i for i, each in enumerate(line) if each.id == old), 0)]
-        if not fresh:  # invariant (c)
+        # Where a loop is delivered, others may be, too: their work came by its merges.
+        delivered = branch != self.configs[loop].target and old in model.ancestors(new) - {new}
+        if not fresh and not delivered:  # invariant (c)
             self._violated(f"{branch} moved from {old[:10]} to {new[:10]}, which is not after it")
-        if self._fences.get(loop) is not process:  # invariant (d)
+        if self._fences.get((loop, fence.group)) is not process:  # invariant (d)
             self._violated(f"{process.name} moved {branch} after its fence was taken")
         if branch != self.configs[loop].target:
             return
-        if self._looked.get((loop, process)) != fence.value:  # invariant (d)
+        if fence.value not in self._looked.get((loop, process), ()):  # invariant (d)
             self._violated(f"{process.name} moved {branch}, but looked before it took the fence")
+        self._looked.setdefault((loop, process), set()).add(kept)
         names = Counter(each.trailers.get(ATTEMPT_TRAILER) for each in line)
         for each in fresh:
             trailers = each.trailers

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from simulation.coordination_scenario import COORDINATION_CALLS, with_coordination
 from simulation.faults import (
     BROKER_FAULTS,
     PROCESS_FAULTS,
@@ -35,6 +36,8 @@ from simulation.world import STEPS, Step
 FIRST_WITH_LOOPS = 1000
 #: Every second one of those from here on has loops that work in a repository.
 FIRST_WITH_REPOSITORIES = 2000
+#: The loops of those from here on have to do with each other.
+FIRST_WITH_COORDINATION = 3000
 #: Simulated seconds in which faults happen; then the run is drained.
 DURATION = 100.0
 #: Where faults happen: port calls and their weights.
@@ -170,8 +173,16 @@ def generate(seed: int) -> Scenario:
     calls, count, most = _CALLS, chance.randint(1, 12), 7
     if has_loops(seed):
         options |= {"planners": chance.choice([1, 1, 2]), "loop_slots": chance.randint(1, 3)}
-        scenario.parts |= generate_loops(chance, repositories=has_repositories(seed))
+        loops = generate_loops(chance, repositories=has_repositories(seed))
         calls, count = {**_CALLS, **LOOP_CALLS}, min(count, 3)
+        if seed >= FIRST_WITH_COORDINATION:
+            options |= {
+                "monitors": chance.choice([1, 1, 2]),
+                "loop_ageing": chance.choice([0, 2, 10, 600]),
+                "lock_ttl": chance.choice([5, 30, 600]),
+            }
+            loops, calls = with_coordination(chance, loops), {**calls, **COORDINATION_CALLS}
+        scenario.parts |= loops
     if has_repositories(seed):
         options |= {"repositories": chance.choice([1, 1, 2]), "loop_slots": chance.randint(2, 5)}
         calls, count = {**calls, **REPOSITORY_CALLS}, chance.choice([0, 0, 1])

@@ -31,6 +31,7 @@ class Simulation:
         controls: int = 0,
         planners: int = 0,
         repositories: int = 0,
+        monitors: int = 0,
         chance: random.Random | None = None,
         **world: Any,
     ) -> None:
@@ -50,6 +51,8 @@ class Simulation:
             self.fleet.loops.start_planner()
         for _ in range(repositories):
             self.fleet.loops.start_repository_sweep(self._control_interval)
+        for _ in range(monitors):
+            self.fleet.loops.start_monitor(self._control_interval)
         for _ in range(controls):
             self.fleet.start_control(self._control_interval)
 
@@ -201,6 +204,8 @@ class Simulation:
             start = self.fleet.loops.start_planner
         elif name.startswith("repository"):
             start = partial(self.fleet.loops.start_repository_sweep, self._control_interval)
+        elif name.startswith("monitor"):
+            start = partial(self.fleet.loops.start_monitor, self._control_interval)
         elif name.startswith("control"):
             start = partial(self.fleet.start_control, self._control_interval)
         elif name.startswith("subject"):

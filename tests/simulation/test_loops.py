@@ -220,3 +220,72 @@ def test_a_checker_of_loops_that_finds_nothing_would_be_useless() -> None:
         found = "\n".join(simulation.world.checker.violations)
         for text in ("is running, but nothing", "had 2 runs", "still has a slot", "charged with 5"):
             assert text in found
+
+
+# -- what loops have to do with each other ---------------------------------------------------------
+
+
+def _with(made: Any, **fields: Any) -> Any:
+    return {**made, **fields}
+
+
+@pytest.mark.parametrize("call", ["read_loop", "read_coordination", "write_loop"])
+@pytest.mark.parametrize("kind", ["crash_before", "crash_after", "lose_reply"])
+def test_a_deadlock_is_broken_once_wherever_its_monitor_dies(call: str, kind: str) -> None:
+    with Simulation(planners=1, monitors=2) as simulation:
+        for name, other in (("alpha", "beta/x"), ("beta", "gamma/x"), ("gamma", "alpha/x")):
+            _create(simulation, make_item("x", other), name=name)
+            simulation.run(1)
+        simulation.fault(kind, call, process="monitor1")
+        simulation.run(60)
+        for name in ("alpha", "beta", "gamma"):
+            assert _states(simulation, name) == {"x": "passed"}
+        assert sum(simulation.world.checker.loops.coordination.broken.values()) == 1
+        simulation.check()
+
+
+@pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
+@pytest.mark.parametrize("call", ["claim", "answer", "store_output", "settle"])
+def test_files_go_from_one_loop_to_the_next_wherever_a_worker_dies(call: str, kind: str) -> None:
+    with Simulation(planners=2, monitors=1, loop_slots=2) as simulation:
+        for name in ("alpha", "beta"):
+            items = (_with(make_item(f"i{n}"), touches=["src/**"]) for n in range(3))
+            _create(simulation, *items, name=name)
+        simulation.fault(kind, call, 2)
+        simulation.run(120)
+        for name in ("alpha", "beta"):
+            assert set(_states(simulation, name).values()) == {"passed"}
+        simulation.check()
+
+
+def test_a_checker_of_coordination_that_finds_nothing_would_be_useless() -> None:
+    with Simulation(planners=1) as simulation:
+        _create(simulation, _with(make_item("a", seconds=30), touches=["x"]), concurrency=1)
+        _create(simulation, make_item("x", "gamma/x"), name="beta")
+        _create(simulation, make_item("x", "beta/x"), name="gamma")  # nobody monitors them
+        simulation.run(3)
+        client, prefix = simulation.world.server.client, "mulligan:{p00}:"
+        client.hset(f"{prefix}loops:denied", "beta/x", "alpha/a x")
+        client.hset(
+            f"{prefix}loops:locks", "p00-gone", '{"loop": "beta", "item": "x", "space": ""}'
+        )
+        checker = simulation.world.checker.loops.coordination
+        checker.check_rest()
+        job = simulation.item_job("alpha", "a")
+        admitted: dict[str, Any] = {
+            "loop": "beta",
+            "item": "x",
+            "id": job,
+            "job": {"body": "{}"},
+            "because": "no other",
+        }
+        request = {"by": "planner", "changes": {}, "admit": [admitted], "decisions": []}
+        checker.orders["beta", "x"] = "hold", ()
+        process = simulation.world.process("planner")
+        checker.script_answered("write_loop", request, ["written"], process)
+        found = "\n".join(simulation.world.checker.violations)
+        for text in (
+            "the ended p00-gone still has", "is said to wait for files", "is part of a deadlock",
+            "got slots, but the decisions say", "although a person holds it", "before gamma/x",
+        ):  # fmt: skip
+            assert text in found

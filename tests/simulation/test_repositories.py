@@ -548,7 +548,13 @@ def test_a_checker_of_repositories_that_finds_nothing_would_be_useless() -> None
         process, fence = simulation.world.process("stranger"), Fence(loop="alpha", value="mine")
         for old, following in ((tip, new), (new, tip)):
             checker.repositories.landed(
-                model, "mulligan/alpha", old=old, new=following, fence=fence, process=process
+                model,
+                "mulligan/alpha",
+                old=old,
+                new=following,
+                fence=fence,
+                kept="mine",
+                process=process,
             )
         mine = model.make_commit(model.commits[tip].tree, (), "Mine\n")
         checker.repositories.pushed(model, "mulligan/alpha", mine)

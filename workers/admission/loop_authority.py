@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
+from mulligan.policies.jobs.job import Job, VerifierSpec
+from mulligan.policies.loops.draft import (
+    DRAFT_TASK,
+    LOOP_DRAFT,
+    DraftRules,
+    draft_verifiers,
+    draft_workspace,
+)
 from mulligan.policies.loops.spec import LoopConfig, workspace_problems
+from mulligan.policies.path_patterns import path_pattern
 from mulligan.policies.problem import Problem
 from mulligan.workers.admission.intake import named_command_problem, own_ref_problem
 from mulligan.workers.settings.model import Settings
@@ -32,8 +43,49 @@ def config_problems(config: LoopConfig, *, settings: Settings, local_paths: bool
     return found
 
 
-def _is_allowed(branch: str, settings: Settings) -> bool:
-    from mulligan.workers.sandbox.protection import path_pattern  # a producer loads no sandbox
+def draft_problems(job: Job, *, settings: Settings, local_paths: bool) -> list[Problem]:
+    """Find what the loop of a draft may not name: it may be created without another check."""
+    found: list[Problem] = []
+    for index, each in enumerate(job.verifiers):
+        if each.id != LOOP_DRAFT:
+            continue
+        try:
+            rules = DraftRules.model_validate(each.options)
+        except ValidationError:
+            continue  # the verifier says what is wrong
+        if not _is_draft(job, rules):
+            message = (
+                "belongs to drafts of loops alone, which come from `mulligan loops draft` or"
+                " POST /api/loops/drafts"
+            )
+            found.append(Problem(message, ("verifiers", index, "id"), "not_allowed"))
+        wrong = config_problems(rules.loop, settings=settings, local_paths=local_paths)
+        found += [problem.below("verifiers", index, "loop") for problem in wrong]
+    return found
 
+
+def _is_draft(job: Job, rules: DraftRules) -> bool:
+    """Whether a job is what asking for a draft makes of these rules.
+
+    So its answer fits the contract, and what prepares its checkout was admitted with the job.
+    """
+    wanted, space = draft_workspace(rules.loop), job.workspace
+    if wanted is None or space is None:
+        return False
+    found = space.model_copy(update={"commit": None})
+    return (
+        job.task_type == DRAFT_TASK
+        and found == wanted
+        and [_shape(each) for each in job.verifiers]
+        == [_shape(each) for each in draft_verifiers(rules)]
+    )
+
+
+def _shape(verifier: VerifierSpec) -> tuple[str, bool, float, object]:
+    contract = verifier.options.get("schema")
+    return (verifier.id, verifier.required, verifier.weight, contract)
+
+
+def _is_allowed(branch: str, settings: Settings) -> bool:
     # A leading slash: `main` is that branch alone, not one that ends with it.
     return any(path_pattern(f"/{each}").match(branch) for each in settings.loop_branches)

@@ -42,6 +42,12 @@ mulligan:{p00}:loops:live              zset    jobs of the items that have a slo
 mulligan:{p00}:loops:slots             string  the slots of all loops, if a person set them
 mulligan:{p00}:loops:epoch             string  how often items were admitted
 mulligan:{p00}:loops:lines             hash    priority → where the line of its loops begins
+mulligan:{p00}:loops:locks             hash    job → the files that its item has alone, as JSON
+mulligan:{p00}:loops:denied            hash    `loop/item` → why it did not get its files
+mulligan:{p00}:loops:coupled           set     loops that wait for others, or give events off
+mulligan:{p00}:loops:events            hash    `tenant/event` → who gave it off when, capped
+mulligan:{p00}:loops:decided           string  how many decisions were made
+mulligan:{p00}:loops:decisions         hash    number → a decision as JSON, capped
 mulligan:{p00}:loop:<name>             hash    one loop: configuration, state, incidents
 mulligan:{p00}:loop:<name>:items       hash    item → `state|since|runs|job|reason`
 mulligan:{p00}:loop:<name>:ready       zset    items that wait for a slot, the next one first
@@ -51,7 +57,12 @@ mulligan:{p00}:loop:<name>:spent       hash    what it used, and which warnings 
 mulligan:{p00}:loop:<name>:reserved    hash    entry → what its attempt may use
 mulligan:{p00}:loop:<name>:log         list    who changed it and who got slots, capped
 mulligan:{p00}:loop:<name>:heals       hash    number → a healing as JSON, capped
+mulligan:{p00}:loop:<name>:emitted     hash    item → the run whose events were given off
+mulligan:{p00}:loop:<name>:orders      hash    item → what is to be done about it, as JSON
+mulligan:{p00}:loop:<name>:files       hash    item → the files that it declares, as JSON
+mulligan:{p00}:loop:<name>:seen        hash    item → further files that it was seen to change
 mulligan:{p00}:loop:<name>:key:<sha>   string  a change with an idempotency key was made
+mulligan:{p00}:arriving:<token>:<key>  hash    a record of a loop that is imported; TTL 1 h
 mulligan:{p00}:escalation:<id>         hash    one escalation and who ended it
 mulligan:{p00}:escalations             zset    escalation ids by time
 mulligan:{p00}:escalations:ended       zset    ended escalations by the time of their end
@@ -189,6 +200,10 @@ def quarantined(prefix: str) -> str:
 
 def quarantined_entries(prefix: str) -> str:
     return f"{prefix}outbox:quarantine"
+
+
+def leases(prefix: str) -> str:
+    return f"{prefix}leases"
 
 
 def watermarks(prefix: str) -> str:

@@ -5,23 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Literal
 
 from mulligan.policies.jobs.job import Job
+from mulligan.policies.loops.admission import WaitingItem
 from mulligan.policies.loops.budget import Resource, SharedScope
 from mulligan.policies.loops.heal_record import MOST_HEALS
 from mulligan.policies.loops.incident import incidents_to_json
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot
+from mulligan.policies.loops.merge_batches import MOST_WINDOW, START_WINDOW
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument, is_loop_name
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import (
+    Entry,
     ItemRun,
     LiveItem,
     LoopNote,
     LoopReading,
     LoopWrite,
+    MergeQueue,
     Publication,
     Requester,
     Submission,
@@ -57,6 +61,7 @@ class LoopSteps(AcceptSteps):
         tenant: str,
         by: str,
         owner: str = "",
+        space: str = "",
     ) -> Written | Literal["conflict", "full"]:
         if not is_loop_name(document.loop.name):
             raise BadInput.at("name", "cannot be the name of a loop")
@@ -65,7 +70,7 @@ class LoopSteps(AcceptSteps):
         now = self.now()
         config = document.loop
         belongs = {"tenant": tenant, **({"owner": owner} if owner else {})}
-        fields = {**loop_rows.config_fields(config), "spec": address, **belongs}
+        fields = {**loop_rows.config_fields(config), "spec": address, "space": space, **belongs}
         answer = self.calls.one(
             "create_loop",
             self._loops_prefix,
@@ -86,6 +91,9 @@ class LoopSteps(AcceptSteps):
                 for item in document.items
             },
             spec=spec,
+            files=loop_rows.files_of(document.items),
+            outer=loop_rows.outer_lines(document.items),
+            emits=any(item.emits for item in document.items),
             most=MOST_LOOPS,
             most_of_tenant=MOST_OF_TENANT,
             by=by,
@@ -102,7 +110,7 @@ class LoopSteps(AcceptSteps):
     def read_loop(self, name: str) -> LoopReading | None:
         if not is_loop_name(name):
             return None
-        row, items, limits, spent, reserved, fleet, heals = self.calls.one(
+        row, items, limits, spent, reserved, fleet, heals, others = self.calls.one(
             "read_loop", self._loops_prefix, loop=name, most=_CANDIDATES
         )
         if not row:
@@ -125,6 +133,7 @@ class LoopSteps(AcceptSteps):
                 heals=read_record(
                     keys.loop_heals(self._loops_prefix, name), partial(loop_rows.read_heals, heals)
                 ),
+                **loop_rows.read_others(*others),
             ),
             fleet=loop_rows.read_fleet(fleet, now=now, lease=self._settings.lease),
             budget=budget,
@@ -136,7 +145,17 @@ class LoopSteps(AcceptSteps):
         loop, name = snapshot.loop, snapshot.loop.name
         admitted = write.admission.admitted
         expect = {each.loop: fleet.versions[each.loop] for each in admitted if each.loop != name}
-        changes = {} if write.change.empty else {name: self._change(snapshot, write.change)}
+        rescored = write.scored != "" and write.scored != loop.scored
+        changes = {}
+        if not write.change.empty or rescored:
+            changes[name] = self._change(snapshot, write.change, write.ready)
+        if rescored:
+            changes[name]["fields"]["scored"] = write.scored
+            places = {spec.id: place for place, spec in enumerate(snapshot.specs)}
+            changes[name]["ready"] = {
+                item: loop_rows.ready_score(each, places[item])
+                for item, each in write.ready.items()
+            }
         answer = self.calls.one(
             "write_loop",
             self._loops_prefix,
@@ -151,6 +170,10 @@ class LoopSteps(AcceptSteps):
             epoch=fleet.epoch,
             lines={str(priority): at for priority, at in write.admission.lines.items()},
             admit=self._admissions(write),
+            decisions=[
+                json.loads(each.as_json()) for each in (*write.decisions, *write.change.decisions)
+            ],
+            denied=write.denied,
             planned=write.planned,
             wake_ms=None if write.wake_at is None else write.wake_at * 1000,
         )
@@ -235,6 +258,21 @@ class LoopSteps(AcceptSteps):
         lines = self.calls.run("LRANGE", key, 0, limit - 1)
         return [LoopNote(**json.loads(line)) for line in lines]
 
+    def read_merges(self, entry: Entry) -> MergeQueue:
+        group, window, waiting = self.calls.one(
+            "read_merges", self._loops_prefix, entry=str(entry), most=MOST_WINDOW
+        )
+        return MergeQueue(
+            group=group,
+            window=int(window or START_WINDOW),
+            waiting=tuple(map(Entry.parse, waiting)),
+        )
+
+    def set_merge_window(self, loop: str, *, old: int, new: int) -> None:
+        self.calls.one(
+            "set_merge_window", self._loops_prefix, loop=loop, start=START_WINDOW, old=old, new=new
+        )
+
     def set_loop_slots(self, slots: int | None) -> list[Publication]:
         answer = self.calls.one("set_loop_slots", self._loops_prefix, slots=slots)
         return rows.publications(answer[1])
@@ -245,16 +283,21 @@ class LoopSteps(AcceptSteps):
     def _loops_prefix(self) -> str:
         return keys.partition_prefixes(self._settings.key_prefix, 1)[0]
 
-    def _change(self, snapshot: LoopSnapshot, change: LoopChange) -> dict[str, Any]:
+    def _change(
+        self, snapshot: LoopSnapshot, change: LoopChange, ready: Mapping[str, WaitingItem]
+    ) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         request: dict[str, Any] = {
             "state": change.state,
             "note": change.note,
             "cancel": list(change.cancel),
             "forget": {item: snapshot.record(item).job_id for item in change.forget},
-            "items": self._item_changes(snapshot, change),
+            "items": self._item_changes(snapshot, change, ready),
             "heals": {str(each.number): each.as_json() for each in change.heals},
             "alarms": [asdict(each) for each in change.alarms],
+            "regressions": [],
+            "ready": {},
+            **self._coordination(snapshot, change),
         }
         if change.state is not None:
             fields |= {"reason": change.reason, "paused_by": change.paused_by}
@@ -263,6 +306,11 @@ class LoopSteps(AcceptSteps):
                 fields[name] = value
         if change.incidents is not None:
             fields["incidents"] = incidents_to_json(change.incidents)
+        if change.regressions is not None:
+            fields["regressions"] = change.regressions.to_text()
+            request["regressions"] = loop_rows.regression_events(
+                change.regressions.changes_from(snapshot.loop.regressions)
+            )
         if change.config is not None:
             fields |= loop_rows.config_fields(change.config)
         if change.caps is not None:
@@ -270,16 +318,50 @@ class LoopSteps(AcceptSteps):
             request["limits"] = loop_rows.limit_fields(budget, change.caps)
         if change.specs is not None:
             request["spec"], fields["spec"] = self._packed(change.specs)
+            request["files"] = loop_rows.files_of(change.specs)
+            request["outer"] = loop_rows.outer_lines(change.specs)
+            request["emits"] = any(spec.emits for spec in change.specs)
         return {**request, "fields": fields}
 
-    def _item_changes(self, snapshot: LoopSnapshot, change: LoopChange) -> dict[str, list[Any]]:
+    def _coordination(self, snapshot: LoopSnapshot, change: LoopChange) -> dict[str, Any]:
+        def events(item: str) -> list[str]:
+            spec = snapshot.spec(item)
+            return list(spec.emits) if spec else []
+
+        return {
+            "emit": {
+                item: {"run": run, "events": events(item)} for item, run in change.emit.items()
+            },
+            "withdraw": {item: events(item) for item in change.withdraw},
+            "orders": {
+                item: order.as_json() if order else "" for item, order in change.orders.items()
+            },
+            "seen": {
+                item: {
+                    "seen": loop_rows.stored_files(files),
+                    "all": [*(spec.touches if (spec := snapshot.spec(item)) else ()), *files],
+                }
+                for item, files in change.seen_files.items()
+            },
+            "overrules": change.overrules or None,
+        }
+
+    def _item_changes(
+        self, snapshot: LoopSnapshot, change: LoopChange, ready: Mapping[str, WaitingItem]
+    ) -> dict[str, list[Any]]:
         specs = change.specs or snapshot.specs
         places = {spec.id: place for place, spec in enumerate(specs)} if change.items else {}
         return {
             item: [
                 str(snapshot.items[item]) if item in snapshot.items else "",
                 str(record),
-                loop_rows.ready_score(specs[places[item]], record, places[item]),
+                loop_rows.ready_score(
+                    ready.get(item)
+                    or WaitingItem(
+                        item=item, priority=specs[places[item]].priority, since=record.since
+                    ),
+                    places[item],
+                ),
             ]
             for item, record in change.items.items()
         }
@@ -296,6 +378,10 @@ class LoopSteps(AcceptSteps):
                 "share": places[each.loop],
                 "id": run.job_id if run else each.candidate.job_id,
             }
+            lock = write.admission.lock_of(each, run.job_id if run else "", now=self.now())
+            if lock is not None:
+                lock = replace(lock, token=self.new_token())
+                request["lock"] = loop_rows.stored_lock(lock, write.lock_ttl)
             if run is not None:
                 started = run.record.started(run.job_id, now=self.now())
                 request |= {"old": str(run.record), "new": str(started)}
@@ -311,6 +397,7 @@ class LoopSteps(AcceptSteps):
             "pool": "agent",
             "of_loop": loop,
             "item": item,
+            "merge_group": run.merge_group or None,
             "memory": f"memory:item:{loop}/{item}",
         }
 

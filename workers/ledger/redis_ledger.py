@@ -23,11 +23,12 @@ from mulligan.tasks.ports.ledger import (
 )
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.accept_steps import answer_request
+from mulligan.workers.ledger.coordination_steps import CoordinationSteps
 from mulligan.workers.ledger.cycle_steps import CycleSteps
 from mulligan.workers.ledger.escalation_steps import EscalationSteps
 from mulligan.workers.ledger.external_steps import ExternalSteps
 from mulligan.workers.ledger.job_pages import JobPages
-from mulligan.workers.ledger.loop_steps import LoopSteps
+from mulligan.workers.ledger.move_steps import MoveSteps
 from mulligan.workers.ledger.pauses import Pauses
 from mulligan.workers.ledger.status_reads import StatusReads
 from mulligan.workers.ledger.stored import rows
@@ -38,7 +39,8 @@ from mulligan.workers.ledger.stores.ledger_stores import LedgerStores
 
 
 class RedisLedger(
-    LoopSteps,
+    CoordinationSteps,
+    MoveSteps,
     CycleSteps,
     ExternalSteps,
     EscalationSteps,

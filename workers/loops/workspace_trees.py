@@ -19,6 +19,7 @@ from mulligan.workers.repositories.setup_cache import SetupCache, SetupCommands
 from mulligan.workers.sandbox.file_tree import Tree, encode_tree, read_tree
 from mulligan.workers.sandbox.limits import Limits
 from mulligan.workers.sandbox.private import private_directory
+from mulligan.workers.settings.model import Settings
 
 #: Trees that are kept in memory, and the bytes that they have together at most.
 _MOST_TREES = 16
@@ -92,6 +93,18 @@ class WorkspaceTrees:
         # A branch has one loop, and a loop one tenant.
         owner = f"{self.open(workspace.git or '').identity} {workspace.branch or ''}"
         self.setups.prepare(work, wanted, owner=owner, limits=self.limits, keep=keep)
+
+
+def workspace_trees(settings: Settings, limits: Limits) -> WorkspaceTrees:
+    """Return what reads the repositories of these settings. Contacts nothing."""
+    cache = settings.repository_folder
+    return WorkspaceTrees(
+        repositories=GitRepositories(cache=cache, profiles=settings.repositories),
+        checkouts=Checkouts(),
+        setups=SetupCache(cache, max_bytes=settings.repository_cache_cap),
+        limits=limits,
+        commands={name: each.get("argv", ()) for name, each in settings.commands.items()},
+    )
 
 
 class BlobsAndTrees:

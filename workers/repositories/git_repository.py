@@ -5,10 +5,11 @@ from __future__ import annotations
 import abc
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.tasks.ports.repositories import (
@@ -21,7 +22,7 @@ from mulligan.tasks.ports.repositories import (
     MergedTree,
     SavedWork,
 )
-from mulligan.workers.repositories import object_reading
+from mulligan.workers.repositories import moved_work, object_reading
 from mulligan.workers.repositories.git_command import Git
 from mulligan.workers.repositories.git_directory import ObjectFormat
 from mulligan.workers.repositories.merge_tree import merge_commits, merge_on_base
@@ -188,13 +189,13 @@ class GitRepository(abc.ABC):
         found = [*self.read_refs(above), *self._names_below(f"{branch_ref(branch)}/")]
         return found[0].removeprefix("refs/heads/") if found else None
 
-    def take_fence(self, loop: str) -> Fence:
-        ref = fence_ref(loop)
+    def take_fence(self, loop: str, group: str = "") -> Fence:
+        ref = fence_ref(loop, group)
         for _ in range(_MOST_RACES):
             now = self.read_refs([ref]).get(ref)
             value = self._unique_commit()
             if self.move([RefMove(ref, now, value)]):
-                return Fence(loop=loop, value=value)
+                return Fence(loop=loop, group=group, value=value)
         raise RepositoryUnavailable(f"{self.name}: others keep taking the fence of loop {loop}")
 
     def land(self, branch: str, *, old: str, new: str, fence: Fence) -> Fence | None:
@@ -202,9 +203,9 @@ class GitRepository(abc.ABC):
         value = self._unique_commit()
         moves = [
             RefMove(branch_ref(branch), old, new),
-            RefMove(fence_ref(fence.loop), fence.value, value),
+            RefMove(fence_ref(fence.loop, fence.group), fence.value, value),
         ]
-        return Fence(loop=fence.loop, value=value) if self.move(moves) else None
+        return replace(fence, value=value) if self.move(moves) else None
 
     def forget(self, refs: Sequence[str]) -> None:
         for ref in refs:
@@ -215,6 +216,54 @@ class GitRepository(abc.ABC):
             if not now or self.move([RefMove(ref, value, None) for ref, value in now.items()]):
                 return
         raise RepositoryUnavailable(f"{self.name}: references to remove are moved again and again")
+
+    # -- moving ------------------------------------------------------------------------------------
+
+    def export_work(self, loop: str, branch: str, base: str, into: IO[bytes]) -> dict[str, str]:
+        refs = {
+            **self._below(refs_below(ATTEMPTS, loop)),
+            **self._below(refs_below(TRANSCRIPTS, loop)),
+            **self.tips([branch_ref(branch)]),
+        }
+        if refs:
+            with self.using():
+                moved_work.write_pack(self.objects, refs, self.resolve(base), into)
+        return refs
+
+    def import_work(
+        self, loop: str, branch: str, base: str, refs: Mapping[str, str], pack: IO[bytes] | None
+    ) -> None:
+        moved_work.check_refs(loop, branch, refs)
+        if not all(map(is_id, refs.values())):
+            raise BadInput("the archive has a reference to something that is not a commit")
+        if not refs:
+            return
+        start = self.resolve(base)
+        with self.using():
+            if pack is not None:
+                moved_work.read_pack(self.objects, pack)
+            moved_work.check_complete(self.objects, refs, start, base)
+            for _ in range(_MOST_RACES):
+                moves = [*self._moves(branch, refs)]
+                if not moves or self.move(moves):
+                    return
+        raise RepositoryUnavailable(f"{self.name}: the references of the loop move meanwhile")
+
+    def _moves(self, branch: str, refs: Mapping[str, str]) -> Iterator[RefMove]:
+        """Yield the references that change. Raise BadInput if a commit would be lost."""
+        own, now = branch_ref(branch), self.tips([*refs])
+        for ref, commit in refs.items():
+            old = now.get(ref)
+            if old == commit:
+                continue
+            if old is not None and not (ref == own and self._is_ancestor(old, commit)):
+                raise BadInput(
+                    f"{self.name}: {ref.removeprefix('refs/heads/')} has commits that the archive"
+                    " has not: rename or remove it there first"
+                )
+            if ref == own:
+                self._require_free(branch)
+            yield RefMove(ref, old, commit)
 
     def _require_free(self, branch: str) -> None:
         place = self.checked_out(branch)

@@ -11,6 +11,7 @@ from mulligan.tasks.ports.repositories import ATTEMPT_TRAILER, ATTEMPTS, TRANSCR
 
 OURS = "refs/mulligan/"
 FENCES = "refs/mulligan/fence/"
+GROUP_FENCES = "refs/mulligan/group-fence/"
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
 _LONGEST = 1000
 
@@ -65,7 +66,10 @@ def refs_below(start: str, loop: str, item: str | None = None) -> str:
     return f"{start}{quote_part(loop)}/{below}"
 
 
-def fence_ref(loop: str) -> str:
+def fence_ref(loop: str, group: str = "") -> str:
+    """Return the reference of a fence. Git keeps no reference below another one."""
+    if group:
+        return f"{GROUP_FENCES}{quote_part(loop)}/{quote_part(group)}"
     return f"{FENCES}{quote_part(loop)}"
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
-import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
+from mulligan.policies.path_patterns import path_pattern
 from mulligan.workers.sandbox.file_tree import Tree, read_file, remove, write_tree
 from mulligan.workers.sandbox.hidden_modules import HiddenModules
 
@@ -156,17 +155,6 @@ def _parents(directory: Path, name: str) -> list[Path]:
     """Return the parents from the top down, without the workspace itself."""
     relative = [parent for parent in PurePosixPath(name).parents if parent.parts]
     return [directory / parent for parent in reversed(relative)]
-
-
-@lru_cache(maxsize=1024)
-def path_pattern(pattern: str) -> re.Pattern[str]:
-    """Translate a pattern: ``**`` crosses directories, ``*`` and ``?`` do not."""
-    anchored = pattern.lstrip("/")
-    parts = re.split(r"(\*\*/|\*\*|\*|\?)", anchored)
-    meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    body = "".join(meaning.get(part, re.escape(part)) for part in parts)
-    prefix = "" if "/" in pattern else "(?:.*/)?"
-    return re.compile(f"{prefix}{body}\\Z", re.DOTALL)
 
 
 #: What is protected in every job.

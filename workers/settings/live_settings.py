@@ -23,6 +23,7 @@ LIVE = (
     "webhooks",
     "alert_window",
     "webhook_tries",
+    "loop_ageing",
     "loop_slots",
 )
 #: Seconds between two checks of the file.

@@ -150,6 +150,8 @@ class GitMerge:
         sync: str | None = Field(default=None, min_length=1)
         #: What the commit is called; by default the beginning of the prompt.
         title: str = ""
+        #: A commit that is only verified: nobody works, and nothing is merged.
+        check: str = ""
 
     def __init__(self, options: Options) -> None:
         self.options = options

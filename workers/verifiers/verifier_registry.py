@@ -27,6 +27,7 @@ from mulligan.workers.verifiers.edits_plan import EditsPlan
 from mulligan.workers.verifiers.external_score import ExternalScore
 from mulligan.workers.verifiers.git_changes import GitDiff, GitMerge
 from mulligan.workers.verifiers.json_object import JsonObject
+from mulligan.workers.verifiers.loop_draft import LoopDraft
 from mulligan.workers.verifiers.pytest.pytest_subprocess import PytestSubprocess
 from mulligan.workers.verifiers.text_match import TextMatch
 
@@ -41,6 +42,7 @@ _BUILT_IN: tuple[Any, ...] = (
     EditsPlan,
     GitDiff,
     GitMerge,
+    LoopDraft,
 )
 #: Verifiers without state, which are kept because jobs of one type share their options.
 _SHARED = frozenset(cls.id for cls in _BUILT_IN if not cls.slow)
@@ -71,14 +73,18 @@ class VerifierRegistry:
         root: Path | None = None,
         models: ContractModels | None = None,
         plugins: Callable[[], Iterable[EntryPoint]] = lambda: entry_points(group=GROUP),
+        resolve: Callable[[VerifierSpec], VerifierSpec] = lambda spec: spec,
     ) -> None:
         """``models`` are the pydantic models that contracts may name; by default none.
+
+        ``resolve``: fills in the argv of a command that a verifier of a drafted loop names.
 
         Plug-ins are looked up at first use and loaded only when a job names one.
         """
         self.models = models or ContractModels()
         self._limits = limits or Limits()
         self._root = root
+        self._resolve = resolve
         self._find_plugins = plugins
         self._classes: dict[str, VerifierClass] = {cls.id: cls for cls in _BUILT_IN}
         self._shared = lru_cache(maxsize=_MAX_SHARED)(self._build_shared)
@@ -112,7 +118,13 @@ class VerifierRegistry:
         resources: dict[str, Any] = {}
         if getattr(cls, "needs_blobs", False):
             resources = {"blobs": blobs, "limits": self._limits, "root": self._root}
+        if getattr(cls, "needs_registry", False):
+            resources["registry"] = self
         return cls(_options(cls, spec.options), **resources)
+
+    def build_named(self, spec: VerifierSpec, *, blobs: BlobStore | None) -> Verifier:
+        """Build a verifier that may name a command of the configuration. Raises BadInput."""
+        return self.build(self._resolve(spec), blobs=blobs)
 
     def _build_shared(self, verifier_id: str, options: str) -> Verifier:
         cls = self._class(verifier_id)

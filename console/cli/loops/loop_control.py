@@ -12,6 +12,7 @@ from mulligan.console.cli.loops.loop_options import (
     Name,
     budget_values,
     open_loops,
+    read_pairs,
     requester,
 )
 from mulligan.console.cli.options import By, Json, Yes
@@ -75,6 +76,10 @@ def set_loop(
         str | None,
         typer.Option(metavar="ACTIONS", help="true, false, or actions with commas."),
     ] = None,
+    regressions: Annotated[
+        str | None,
+        typer.Option(metavar="RULES", help="true, false, or every=24h,roll_back=true."),
+    ] = None,
     budget: Annotated[
         list[str] | None,
         typer.Option(metavar="SCOPE.RESOURCE=LIMIT", help="A limit, or none to remove it."),
@@ -91,6 +96,7 @@ def set_loop(
         "runner": runner,
         "auto_heal": None if auto_heal is None else _actions(auto_heal),
         "on_blocked": on_blocked,
+        "regressions": None if regressions is None else _rules(regressions),
         "budget": budget_values(budget) or None,
     }
     values = {field: value for field, value in given.items() if value is not None}
@@ -105,6 +111,13 @@ def _actions(text: str) -> bool | list[str]:
     if text in ("true", "false"):
         return text == "true"
     return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _rules(text: str) -> bool | dict[str, Any]:
+    """Read the rules of regressions: what is not named has its default."""
+    if text in ("true", "false"):
+        return text == "true"
+    return dict(read_pairs([each.strip() for each in text.split(",")], "--regressions"))
 
 
 def reset(name: Name, item: Item, by: By = None, json: Json = False) -> None:

@@ -17,17 +17,24 @@ from mulligan.console.cli.loops.loop_options import (
     read_pairs,
     requester,
 )
+from mulligan.console.cli.loops.loop_transfer import import_archive
 from mulligan.console.cli.options import By, Json
 from mulligan.console.cli.output import screen
 from mulligan.console.http.models import loop_models
+from mulligan.console.loopfiles.import_markdown import SUFFIXES as MARKDOWN_SUFFIXES
+from mulligan.console.loopfiles.import_markdown import import_markdown
 from mulligan.console.loopfiles.import_seed import import_seed
 from mulligan.console.loopfiles.inspect_loop import loop_rules
-from mulligan.console.loopfiles.loop_file import lint_loop, read_loop, read_specs
+from mulligan.console.loopfiles.loop_file import inspect_file, lint_loop, read_loop, read_specs
 from mulligan.console.loopfiles.repository_rules import local_repository_problems
+from mulligan.console.loopfiles.write_markdown import write_markdown
 from mulligan.policies.figures.format import counted
+from mulligan.policies.problem import first_problems
 from mulligan.tasks.loops import change, view
 from mulligan.tasks.loops.registry import preview_loop
+from mulligan.tasks.loops.transfer import Destination
 from mulligan.tasks.ports.errors import BadInput, refuse
+from mulligan.workers.loops.loop_archive import is_archive
 from mulligan.workers.settings.model import load_settings
 
 
@@ -132,16 +139,74 @@ def add(
 
 def import_loop(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A loop_config, or a test-state.json.")
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="An exported loop, a Markdown checklist, a loop_config, or a test-state.json.",
+        ),
     ],
-    to: Annotated[FilePath, typer.Option("--to", metavar="DIR", help="Folder to write to.")],
+    to: Annotated[
+        FilePath | None, typer.Option("--to", metavar="DIR", help="Folder to write to.")
+    ] = None,
+    repo: Annotated[str | None, typer.Option(help="Its repository here.")] = None,
+    name: Annotated[str | None, typer.Option(help="Its name here.")] = None,
+    start: Annotated[bool, typer.Option("--start", help="Go on at once.")] = False,
+    tenant: Annotated[str, typer.Option(help="The tenant that owns it.")] = "",
+    by: By = None,
     json: Json = False,
 ) -> None:
-    """Write a loop_config and its test-state.json as a loop."""
-    written = import_seed(file, to)
+    """Go on with an exported loop; or write a checklist as a loop.
+
+    An exported loop goes into the ledger. A Markdown checklist, or a loop_config with its
+    test-state.json, becomes files in a folder (--to).
+    """
+    if is_archive(FilePath(file)):
+        if to is not None:
+            raise BadInput("--to is for other files: an exported loop goes into the ledger")
+        destination = Destination(name=name, repo=repo, tenant=tenant)
+        import_archive(FilePath(file), destination, requester(by), start=start, json=json)
+        return
+    if not FilePath(file).is_file():
+        raise BadInput(f"{file}: there is no such file")
+    if to is None:
+        raise BadInput("name the folder to write to: --to DIR")
+    if repo is not None or name is not None or start or tenant:
+        raise BadInput("--repo, --name, --start and --tenant are for an exported loop")
+    if FilePath(file).suffix.lower() in MARKDOWN_SUFFIXES:
+        written, notes = import_markdown(file, to)
+    else:
+        written, notes = import_seed(file, to), []
     if json:
-        screen.emit({"written": [str(path) for path in written]})
+        screen.emit({"written": [str(path) for path in written], "notes": notes})
         return
     for path in written:
         screen.say(str(path))
+    for note in notes:
+        screen.note(note, style="yellow")
     screen.say(f"to see what is missing: `mulligan loops lint {to}`")
+
+
+def markdown(
+    loop: Annotated[
+        str,
+        typer.Argument(metavar="LOOP_OR_PATH", help="Name of a loop, or a loop.yaml or folder."),
+    ],
+    param: Parameters = None,
+) -> None:
+    """Print the items of a loop as a Markdown checklist."""
+    if FilePath(loop).exists():
+        # What a loop names need not exist to be written down.
+        document, problems = inspect_file(
+            loop,
+            parameters=read_pairs(param, "--param"),
+            environment=os.environ,
+            rules=loop_rules(load_settings(), lambda _job: [], config=lambda _config: ()),
+        )
+        refuse(first_problems(problems))
+        if document is not None:
+            screen.say(write_markdown(document.loop.name, document.items, document.states).rstrip())
+        return
+    with open_loops() as context:
+        snapshot = view.view_loop(context, loop).snapshot
+    states = {name: str(record.state) for name, record in snapshot.items.items()}
+    screen.say(write_markdown(loop, snapshot.specs, states).rstrip())

@@ -128,6 +128,7 @@ def print_loop(view: LoopView, why: Reason, now: float) -> None:
 
 def _print_repository(loop: LoopRecord, now: float) -> None:
     screen.say(f"  repo      {repo_of(loop.config)}, branch {loop.config.target}")
+    screen.say(f"  merges    up to {loop.merge_window} at once")
     pending = pending_rollback(loop)
     if pending is not None:
         what = f"of {pending.item}" if pending.item else f"to {(pending.to or '')[:10]}"
@@ -164,8 +165,7 @@ def print_items(items: Sequence[ItemRow], now: float) -> None:
 def print_item(view: ItemView) -> None:
     spec = view.spec
     screen.out().print(Text(spec.id, style="bold"), _state(view.state), Text(spec.title))
-    if spec.depends_on:
-        screen.say(f"  after     {', '.join(spec.depends_on)}")
+    _print_coordination(view)
     for criterion in spec.pass_criteria:
         screen.say(f"  passes if {criterion}")
     for attempt in view.job.attempts if view.job else ():
@@ -181,6 +181,23 @@ def print_item(view: ItemView) -> None:
     if view.job is not None:
         screen.say(f"  job       {view.job.id} (`mulligan jobs show {view.job.id}`)")
     print_why(view.why)
+
+
+def _print_coordination(view: ItemView) -> None:
+    lists: dict[str, Sequence[str]] = {
+        "after": view.spec.depends_on,
+        "waits for": view.spec.waits_for,
+        "emits": view.spec.emits,
+        "touches": view.spec.touches,
+        "changed": [each.removeprefix("/") for each in view.seen_files],
+    }
+    for name, names in lists.items():
+        if names:
+            screen.say(f"  {name:9} {', '.join(names)}")
+    if view.files_held_by:
+        screen.say(f"  files     {view.files_held_by} has them")
+    if view.order is not None:
+        screen.say(f"  order     {view.order.word}, by {view.order.by}")
 
 
 def print_transcript(row: TranscriptRow) -> None:

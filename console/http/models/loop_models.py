@@ -16,6 +16,7 @@ from mulligan.console.http.models.job_models import (
 from mulligan.console.http.models.why_models import WhyRow, why_row
 from mulligan.console.http.models.work_models import RollbackRow, pending_rollback
 from mulligan.console.reports.job_document import shown_repository
+from mulligan.policies.coordination.order import Order, OrderWord
 from mulligan.policies.jobs.job import RunnerSpec, Usage
 from mulligan.policies.loops.budget import RESOURCES, SHARED_SCOPES, Resource, SharedScope
 from mulligan.policies.loops.loop import ItemRecord, LoopState, ShownState
@@ -58,6 +59,8 @@ class LoopRow(BaseModel):
     finished_at: float | None
     #: Why a completed loop is not delivered.
     delivery_problem: str | None
+    #: How many merges may be made at once; null without a repository.
+    merge_window: int | None
 
 
 class LoopList(BaseModel):
@@ -117,6 +120,11 @@ class LoopDetail(LoopRow):
     rollback: RollbackRow | None
     #: The commit of the branch that was delivered last.
     delivered: str | None
+    #: What its items wait for outside the loop (`loop/item`, `event:name`) → its state; empty if
+    #: there is none.
+    waits_for: dict[str, str]
+    #: Items → their orders.
+    orders: dict[str, OrderWord]
 
 
 class CreatedLoop(LoopDetail):
@@ -163,7 +171,12 @@ class ItemRow(BaseModel):
     job_id: str | None
     priority: int
     depends_on: list[str]
+    #: Events that it gives off when it is done, and those that it waits for.
+    emits: list[str]
+    waits_for: list[str]
     touches: list[str]
+    #: What a person, or the rule for deadlocks, says about it until it gets its slot.
+    order: OrderWord | None
 
 
 class ItemList(BaseModel):
@@ -182,6 +195,10 @@ class ItemDetail(ItemRow):
     pass_criteria: list[str]
     verifiers: list[dict[str, Any]]
     runner: dict[str, Any] | None
+    #: Files that it was seen to change beside `touches`: it declares them, too.
+    files_seen: list[str]
+    #: Who has its files now, as `loop/item`; null if nobody keeps them from it.
+    files_held_by: str | None
     attempts: list[AttemptDocument]
     why: WhyRow
 
@@ -269,6 +286,7 @@ def _row_fields(summary: LoopSummary) -> dict[str, Any]:
         "started_at": loop.started_at,
         "finished_at": loop.finished_at,
         "delivery_problem": loop.delivery_problem or None,
+        "merge_window": loop.merge_window if loop.config.repo is not None else None,
     }
 
 
@@ -296,6 +314,8 @@ def _detail_fields(view: LoopView, why: Reason, *, texts: bool) -> dict[str, Any
         "branch": config.target if config.repo is not None else None,
         "rollback": pending_rollback(snapshot.loop),
         "delivered": snapshot.loop.delivered or None,
+        "waits_for": dict(snapshot.outer),
+        "orders": {item: each.word for item, each in snapshot.orders.items()},
     }
 
 
@@ -351,13 +371,22 @@ def item_rows(
 ) -> list[ItemRow]:
     """Return the items in a state, or the chosen ones, in the order of the specs."""
     return [
-        ItemRow(**_item_fields(spec, view.snapshot.record(spec.id), view.state(spec.id)))
+        ItemRow(
+            **_item_fields(
+                spec,
+                view.snapshot.record(spec.id),
+                view.state(spec.id),
+                view.snapshot.orders.get(spec.id),
+            )
+        )
         for spec in view.snapshot.specs
         if state in (None, view.state(spec.id)) and (chosen is None or spec.id in chosen)
     ]
 
 
-def _item_fields(spec: ItemSpec, record: ItemRecord, state: ShownState) -> dict[str, Any]:
+def _item_fields(
+    spec: ItemSpec, record: ItemRecord, state: ShownState, order: Order | None
+) -> dict[str, Any]:
     return {
         "id": spec.id,
         "title": spec.title,
@@ -368,7 +397,10 @@ def _item_fields(spec: ItemSpec, record: ItemRecord, state: ShownState) -> dict[
         "job_id": record.job_id or None,
         "priority": spec.priority,
         "depends_on": list(spec.depends_on),
+        "emits": list(spec.emits),
+        "waits_for": list(spec.waits_for),
         "touches": list(spec.touches),
+        "order": order.word if order is not None else None,
     }
 
 
@@ -377,11 +409,13 @@ def item_detail(view: ItemView, *, texts: bool) -> ItemDetail:
     verifiers = [each if texts else redacted_options(each) for each in spec.verifiers]
     runner = spec.runner if texts or spec.runner is None else redacted_options(spec.runner)
     return ItemDetail(
-        **_item_fields(spec, view.record, view.state),
+        **_item_fields(spec, view.record, view.state, view.order),
         prompt=spec.prompt if texts else REDACTED,
         pass_criteria=[each if texts else REDACTED for each in spec.pass_criteria],
         verifiers=[each.model_dump(mode="json", exclude_defaults=True) for each in verifiers],
         runner=runner.model_dump(mode="json", exclude_defaults=True) if runner else None,
+        files_seen=[each if texts else REDACTED for each in view.seen_files],
+        files_held_by=view.files_held_by or None,
         attempts=document(view.job, texts=texts).attempts if view.job else [],
         why=why_row(view.why, texts=texts),
     )

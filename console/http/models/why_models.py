@@ -72,6 +72,10 @@ def _request(remedy: LoopRemedy) -> RemedyRequest | None:
         case "skip_item":
             path = f"/api/loops/{loop}/tests/{item}/skip"
             return RemedyRequest(method="POST", path=path, body={"reason": given["reason"]})
+        case "order_item":
+            path = f"/api/loops/{loop}/tests/{item}/order"
+            word = None if given["order"] == "none" else given["order"]
+            return RemedyRequest(method="PUT", path=path, body={"order": word})
         case "set_loop_slots":
             return RemedyRequest(method="PUT", path="/api/loop-slots", body=dict(given))
         case "resume_queue":

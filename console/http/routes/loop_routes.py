@@ -127,7 +127,7 @@ def _add_creating(router: APIRouter, context: ConsoleContext) -> None:
     ) -> CreatedLoop | LoopPlan:
         """Create a loop from a document or a template. Its name is its idempotency key."""
         asked = read_loop_body(context, body)
-        tenant = _tenant(caller, asked.options.tenant)
+        tenant = loop_tenant(caller, asked.options.tenant)
         if asked.options.dry_run:
             response.status_code = 200
             return _dry_run(context, asked)
@@ -145,8 +145,8 @@ def _add_creating(router: APIRouter, context: ConsoleContext) -> None:
         return created(view, why_of(loops, view), texts=caller.texts, seen=seen)
 
 
-def _tenant(caller: Caller, requested: str | None) -> str:
-    """Return whose loop a new one is: a bound caller's own."""
+def loop_tenant(caller: Caller, requested: str | None) -> str:
+    """Return whose loop or event a new one is: a bound caller's own."""
     if caller.tenant is not None and requested not in (None, caller.tenant):
         raise HttpError(403, "other_tenant", f"tenant: this token is for {caller.tenant}")
     return caller.tenant or requested or ""

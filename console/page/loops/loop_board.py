@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from mulligan.console.http.models.coordination_models import shown_file
 from mulligan.console.page.loops.loop_signs import HealthSign, item_sign
+from mulligan.policies.coordination.order import Order, OrderWord
+from mulligan.policies.coordination.outer_waits import open_waits
 from mulligan.policies.loops.health import HealthCheck
 from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemRecord, ShownState
 from mulligan.policies.loops.plan import satisfied
-from mulligan.policies.loops.spec import ItemSpec
+from mulligan.policies.loops.spec import EVENT, ItemSpec
 from mulligan.tasks.loops.view import LoopView, why_item_of
 from mulligan.tasks.ports.ledger import LiveItem
 
@@ -27,6 +30,13 @@ BOARD_STATES: tuple[BoardState, ...] = get_args(BoardState)
 #: Cards of one column; fewer of what is done.
 _CARDS = 6
 _CARDS_OF_DONE = 3
+#: What an order says about an item, on its card.
+_ORDERS: Mapping[OrderWord, str] = {
+    "first": "goes first",
+    "hold": "held",
+    "ignore_locks": "ignores locks",
+    "ignore_waits": "does not wait",
+}
 #: States of items in which a sentence says what they wait for.
 WAITING = frozenset({"pending", "ready", "blocked"})
 
@@ -49,6 +59,17 @@ class ItemLine:
     healable: bool
     resettable: bool
     skippable: bool
+    #: What is to be done about it instead of the usual rules.
+    order: Order | None
+    #: Whether it waits, so that an order may be given.
+    orderable: bool
+    #: The files that it must have alone, and who has them; empty if nobody keeps them from it.
+    files: Sequence[str]
+    held_by: str
+
+    @property
+    def order_words(self) -> str:
+        return _ORDERS[self.order.word] if self.order is not None else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +118,7 @@ class BoardItems:
         if record.state not in WAITING:
             return record.reason
         text = why_item_of(self.view, item, self.now).text
-        return text.removeprefix(f"{item} waits: ").removeprefix(f"{item} waits ")
+        return text.removeprefix(f"{item} waits: ").removeprefix(f"{item} ")
 
     def line(self, spec: ItemSpec) -> ItemLine:
         snapshot, live = self.view.snapshot, self.live(spec.id)
@@ -109,9 +130,14 @@ class BoardItems:
             reason=self.reason(spec.id),
             waits_for=[
                 each
-                for each in spec.depends_on
+                for each in spec.own_dependencies
                 if record.state in WAITING
                 and not satisfied(snapshot.record(each), config.on_blocked)
+            ]
+            + [
+                each.replace(EVENT, "the event ")
+                for each in open_waits(snapshot, spec, record)
+                if record.state in WAITING
             ],
             live=live,
             sign=None if live is None else self.sign(live),
@@ -120,6 +146,10 @@ class BoardItems:
             resettable=record.state
             not in (WAITING if config.repo is None else {*WAITING, "passed"}),
             skippable=record.state not in DONE,
+            order=snapshot.orders.get(spec.id),
+            orderable=record.state in WAITING or self.state(spec.id) == "waiting",
+            files=[shown_file(each, texts=self.texts) for each in snapshot.files(spec)],
+            held_by=self.view.fleet_state.denied.get(spec.id, ("", ""))[0],
         )
 
     def columns(self) -> list[BoardColumn]:

@@ -146,6 +146,7 @@ def _add_board(router: APIRouter, context: ConsoleContext) -> None:
             shape=shape,
             budget=budget_rows(view),
             heals=list(reversed(snapshot.heals[-_HEALS:])),
+            regressions=list(reversed(snapshot.loop.regressions.found[-_HEALS:])),
             tail=_tail(context, caller, view, watch),
             checkpoints=read_for_loop(reader, caller, snapshot),
             repo=repo_of(snapshot.config),

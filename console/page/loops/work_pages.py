@@ -260,6 +260,7 @@ def _add_item(router: APIRouter, context: ConsoleContext) -> None:
             ).line(spec),
             has_repo=snapshot.config.repo is not None,
             needed_by=[each.id for each in snapshot.specs if item in each.depends_on],
+            outer=[each for each in spec.depends_on if "/" in each],
             heals=[each for each in reversed(snapshot.heals) if each.item == item],
             may_create=False,
             analysis=_analysis(context, caller, snapshot, item),

@@ -652,7 +652,7 @@ if (one("#part[data-live]")) {
   setInterval(() => { if (Date.now() - last >= QUIET) scheduleRefresh(); }, QUIET / 2);  // ages and queues change without events
 } else if (one("#session[data-stream]")) followSession(one("#session"));
 else one("#stream")?.remove();
-const drawn = one(".node.running, .node.critical");  // a long graph begins with what is done
+const drawn = one("#graph-frame .node.running, #graph-frame .node.critical");  // a long graph begins with what is done
 if (drawn) one("#graph-frame").scrollTo(drawn.getBBox().x - 40, drawn.getBBox().y - 120);
 showEnd();
 if (one("#part[data-live]")) setInterval(extendTail, 1500);

@@ -19,6 +19,11 @@ from mulligan.tasks.ports.ledger.attempt_ledger import (
     Settlement,
     VerificationLedger,
 )
+from mulligan.tasks.ports.ledger.coordination_ledger import (
+    Coordination,
+    CoordinationLedger,
+    EmittedEvent,
+)
 from mulligan.tasks.ports.ledger.cycle_ledger import CycleClaim, CycleFailure, CycleLedger
 from mulligan.tasks.ports.ledger.entries import (
     ClaimRefused,
@@ -52,13 +57,18 @@ from mulligan.tasks.ports.ledger.ledger_reader import (
     LedgerReader,
 )
 from mulligan.tasks.ports.ledger.loop_ledger import (
+    ArrivingJob,
+    ImportRefused,
     ItemRun,
     LiveItem,
+    LoopArrival,
+    LoopExport,
     LoopFleet,
     LoopLedger,
     LoopNote,
     LoopReading,
     LoopWrite,
+    MergeQueue,
     Requester,
     WriteRefused,
     Written,
@@ -67,15 +77,19 @@ from mulligan.tasks.ports.ledger.queue_ledger import QueueLedger
 
 __all__ = [
     "Accepted",
+    "ArrivingJob",
     "AttemptLedger",
     "AttemptView",
     "BroughtAttempt",
     "Claim",
     "ClaimRefused",
+    "Coordination",
+    "CoordinationLedger",
     "CycleClaim",
     "CycleFailure",
     "CycleLedger",
     "CyclePlan",
+    "EmittedEvent",
     "Ended",
     "Entry",
     "EntryKind",
@@ -88,6 +102,7 @@ __all__ = [
     "Event",
     "ExternalLedger",
     "Finish",
+    "ImportRefused",
     "ItemRun",
     "JobLedger",
     "JobView",
@@ -97,11 +112,14 @@ __all__ = [
     "LedgerClock",
     "LedgerReader",
     "LiveItem",
+    "LoopArrival",
+    "LoopExport",
     "LoopFleet",
     "LoopLedger",
     "LoopNote",
     "LoopReading",
     "LoopWrite",
+    "MergeQueue",
     "NextAttempt",
     "NextEntry",
     "Publication",
@@ -126,6 +144,7 @@ class Ledger(
     EscalationLedger,
     QueueLedger,
     LoopLedger,
+    CoordinationLedger,
     LedgerReader,
     Protocol,
 ):

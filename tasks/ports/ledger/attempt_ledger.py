@@ -233,7 +233,7 @@ class VerificationLedger(Protocol):
         """Hand an attempt over to its merge, the verification at ``index``; ends the lease.
 
         ``results``: those of all other verifiers, by index. Return what to publish now. Only one
-        merge of a loop can be claimed at a time.
+        merge of a group of a loop's items can be claimed at a time.
         """
 
     def claim_verification(self, entry: Entry, *, worker: str) -> Claim | ClaimRefused:

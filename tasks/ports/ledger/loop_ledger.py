@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
+from mulligan.policies.coordination.critical_path import WaitingLoop
+from mulligan.policies.coordination.decision import Decision
+from mulligan.policies.coordination.locks import FileLock
 from mulligan.policies.jobs.job import Job
-from mulligan.policies.loops.admission import Admission, Admitted, Demand
+from mulligan.policies.loops.admission import Admission, Admitted, Demand, WaitingItem
 from mulligan.policies.loops.budget import BudgetState, Resource, SharedScope
 from mulligan.policies.loops.loop import ItemRecord, LoopChange, LoopRecord, LoopSnapshot
 from mulligan.policies.loops.progress import AgentProgress
-from mulligan.policies.loops.spec import LoopDocument
-from mulligan.tasks.ports.ledger.entries import Publication
+from mulligan.policies.loops.spec import ItemSpec, LoopConfig, LoopDocument
+from mulligan.tasks.ports.ledger.entries import Entry, Publication
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,12 @@ class LoopFleet:
     epoch: str = "0"
     #: The version of each loop that asks for something.
     versions: Mapping[str, int] = field(default_factory=dict)
+    #: The files that running items have alone.
+    locks: Sequence[FileLock] = ()
+    #: The loops that wait for others.
+    waiting: Sequence[WaitingLoop] = ()
+    #: Items that were denied files, as `loop/item` → why.
+    denied: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +85,21 @@ class ItemRun:
     job: Job
     #: The producer that created the loop.
     owner: str | None = None
+    #: Merges of other groups do not wait for its merge; see merge_groups.
+    merge_group: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeQueue:
+    """The merges of one group of a loop's items."""
+
+    #: Empty if all items of the loop are one group.
+    group: str
+    #: How many merges may be made at once.
+    window: int
+    #: The others that have begun and that nobody makes, the one that waits longest first. A merge
+    #: that has lost a worker is made alone: it has no others, and is none.
+    waiting: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +118,13 @@ class LoopWrite:
 
     reading: LoopReading
     change: LoopChange
+    #: What was decided about items of this and other loops.
+    decisions: Sequence[Decision] = ()
+    #: Why items were denied files, as `loop/item` → why.
+    denied: Mapping[str, str] = field(default_factory=dict)
+    #: The items that are ready, as they are sorted; and what their order comes from.
+    ready: Mapping[str, WaitingItem] = field(default_factory=dict)
+    scored: str = ""
     #: The items that get a slot, with the jobs of those that have none yet.
     admission: Admission = field(default_factory=Admission)
     runs: Mapping[Admitted, ItemRun] = field(default_factory=dict)
@@ -101,6 +132,8 @@ class LoopWrite:
     planned: int | None = None
     wake_at: float | None = None
     caller: Requester = field(default_factory=lambda: Requester(by="planner"))
+    #: Seconds for which an item keeps its files without a slot.
+    lock_ttl: float = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +158,46 @@ class LoopNote:
     by: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoopExport:
+    """A loop with all its records, to be imported into another ledger."""
+
+    reading: LoopReading
+    #: What still runs, in words: such a loop cannot move.
+    busy: Sequence[str]
+    #: The records as JSON. Only the ledger reads them: `read_arrival`.
+    records: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrivingJob:
+    """The job of an item's run, which comes with its loop."""
+
+    id: str
+    item: str
+    #: As it was there, or as it will be here.
+    job: Job
+    owner: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopArrival:
+    """A loop that comes from another ledger. Its records are well-formed, and nothing else."""
+
+    config: LoopConfig
+    specs: Sequence[ItemSpec]
+    jobs: Sequence[ArrivingJob]
+    exported_at: float
+    records: Mapping[str, Any]
+    #: Where its files are here: see coordination/locks.py.
+    space: str = ""
+
+
+#: ``elsewhere``: this ledger has the loop under another name. ``held``: a worker still runs a job
+#: that it left here before. ``late``: importing took too long.
+ImportRefused = Literal["conflict", "full", "elsewhere", "held", "late"]
+
+
 class LoopLedger(Protocol):
     """Registering, reading and changing loops."""
 
@@ -136,8 +209,10 @@ class LoopLedger(Protocol):
         tenant: str,
         by: str,
         owner: str = "",
+        space: str = "",
     ) -> Written | Literal["conflict", "full"]:
-        """Register a loop. ``caps``: the most that one of its attempts may use.
+        """Register a loop. ``caps``: the most that one of its attempts may use; ``space``: where
+        its files are.
 
         ``seen``: the same one is registered already; ``conflict``: another one.
         """
@@ -153,6 +228,26 @@ class LoopLedger(Protocol):
 
     def delete_loop(self, name: str, caller: Requester) -> Literal["deleted", "gone", "held"]:
         """Forget a loop. ``held``: it is running or paused."""
+
+    def export_loop(self, name: str) -> LoopExport | None:
+        """Read all records of a loop, as they are between two changes."""
+
+    def read_arrival(self, records: Any) -> LoopArrival:
+        """Read the records of `export_loop`. Raises BadInput if they are not well-formed."""
+
+    def import_loop(
+        self,
+        arrival: LoopArrival,
+        *,
+        caps: Mapping[Resource, float],
+        tenant: str,
+        by: str,
+        owner: str,
+    ) -> Written | ImportRefused:
+        """Write a loop with its jobs, all or nothing. ``seen``: it is here already.
+
+        Times from which something counts are moved by the time that passed since the export.
+        """
 
     def item_job_id(self, loop: LoopRecord, item: str, run: int) -> str:
         """Return the id of the job of an item's run, the same each time."""
@@ -179,6 +274,12 @@ class LoopLedger(Protocol):
 
         An item whose records are gone ends. Return what was done, in words, and what to publish.
         """
+
+    def read_merges(self, entry: Entry) -> MergeQueue:
+        """Return what else could be merged with a merge that is claimed."""
+
+    def set_merge_window(self, loop: str, *, old: int, new: int) -> None:
+        """Set how many merges of a loop may be made at once, unless it is not ``old`` any more."""
 
     def loop_slots(self) -> int | None:
         """Return the slots of all loops that a person set; None: those of the settings."""

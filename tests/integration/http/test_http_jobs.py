@@ -219,7 +219,8 @@ def test_json_needs_its_content_type(
         (method.upper(), path.replace("{", "").replace("}", ""))
         for path, item in paths.items()
         for method, operation in item.items()
-        if path.startswith("/api/") and "requestBody" in operation
+        if path.startswith("/api/")
+        and "application/json" in operation.get("requestBody", {}).get("content", {})
     ]
     assert ("POST", "/api/jobs") in operations
     for method, path in operations:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.jobs import answer
 from support.ledger_scenario import Scenario
@@ -9,7 +11,17 @@ from support.loops import LoopScenario, item
 from support.settlements import escalates, succeeds
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
-from mulligan.tasks.ports.ledger import Claim, ClaimRefused, Entry, Finish, Publication
+from mulligan.policies.loops.merge_batches import START_WINDOW
+from mulligan.tasks.loops import plan
+from mulligan.tasks.ports.ledger import (
+    Claim,
+    ClaimRefused,
+    Entry,
+    Finish,
+    ItemRun,
+    MergeQueue,
+    Publication,
+)
 
 PASSED = VerificationResult(status=VerificationStatus.PASS, verifier_id="json.object")
 MERGE = 1
@@ -178,3 +190,118 @@ def test_an_item_whose_work_was_done_before_is_skipped(loops: LoopScenario) -> N
     loops.settle(claim, escalates(claim).__class__(**{**vars(escalates(claim)), "then": done}))
     loops.plan("beta")
     assert loops.states("beta") == {"first": "skipped", "next": "running"}
+
+
+# -- batches ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def groups(loops: LoopScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin the merges of a and b, which are one group, and that of c, which is another."""
+
+    def in_group(**fields: Any) -> ItemRun:
+        name = fields["job"].labels["item"]
+        return ItemRun(**{**fields, "merge_group": "a" if name in ("a", "b") else name})
+
+    monkeypatch.setattr(plan, "ItemRun", in_group)
+    started(loops, "a", "b", "c")
+    for name in ("a", "b", "c"):
+        begin(loops, name)
+
+
+def claimed(loops: LoopScenario, name: str) -> Claim:
+    merge = claim_merge(loops, name)
+    assert isinstance(merge, Claim), merge
+    return merge
+
+
+def queue_of(loops: LoopScenario, name: str) -> MergeQueue:
+    return loops.scenario.ledger.read_merges(merge_entry(loops, name))
+
+
+def waiting(loops: LoopScenario, name: str) -> list[str]:
+    """Return what may be merged together with a merge."""
+    names = {merge_entry(loops, each): each for each in loops.states() if each != name}
+    return [names[entry] for entry in queue_of(loops, name).waiting]
+
+
+@pytest.mark.usefixtures("groups")
+def test_one_merge_of_a_group_at_a_time(loops: LoopScenario) -> None:
+    first = claimed(loops, "a")
+    assert claim_merge(loops, "b") == ClaimRefused("no_slot", "merge:alpha/a")
+    other = claimed(loops, "c")
+    released = finish(loops, first)
+    assert merge_entry(loops, "b") in [each.entry for each in released]
+    finish(loops, claimed(loops, "b"))
+    finish(loops, other)
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_merger_reads_what_else_of_its_group_waits(loops: LoopScenario) -> None:
+    claimed(loops, "a")
+    assert queue_of(loops, "a") == MergeQueue(
+        group="a", window=START_WINDOW, waiting=(merge_entry(loops, "b"),)
+    )
+    claimed(loops, "c")
+    assert queue_of(loops, "c") == MergeQueue(group="c", window=START_WINDOW, waiting=())
+
+
+def test_what_waits_longest_is_read_first(loops: LoopScenario) -> None:
+    """Only what has begun its merge is read, and nothing of other loops."""
+    started(loops, "a", "b", "c", "d")
+    started(loops, "a", loop="beta")
+    begin(loops, "a", loop="beta")
+    for name in ("c", "a", "b"):
+        begin(loops, name)
+        loops.scenario.advance(1)
+    merge = claimed(loops, "a")
+    assert queue_of(loops, "a").group == ""
+    assert waiting(loops, "a") == ["c", "b"]
+    begin(loops, "d")
+    assert waiting(loops, "a") == ["c", "b", "d"]
+    loops.scenario.ledger.cancel(loops.item("c").job_id)
+    assert waiting(loops, "a") == ["b", "d"]
+    finish(loops, merge)
+    claimed(loops, "d")
+    assert waiting(loops, "d") == ["b"], "what has passed is not merged again"
+
+
+def test_a_merge_that_was_given_back_may_be_merged_with_others(loops: LoopScenario) -> None:
+    started(loops, "a", "b")
+    begin(loops, "a")
+    begin(loops, "b")
+    merge = claimed(loops, "a")
+    loops.scenario.ledger.requeue(merge.lease, delay=10.0, detail="the repository is away")
+    claimed(loops, "b")
+    assert waiting(loops, "b") == ["a"]
+
+
+def test_a_merge_that_has_lost_a_worker_is_made_alone(loops: LoopScenario) -> None:
+    """It may have ended its worker, or what was merged with it: nobody knows."""
+    started(loops, "a", "b", "c")
+    for name in ("a", "b", "c"):
+        begin(loops, name)
+    claimed(loops, "a")
+    assert waiting(loops, "a") == ["b", "c"]
+    loops.scenario.expire_leases()
+    loops.scenario.sweep()
+    other = claimed(loops, "b")
+    assert waiting(loops, "b") == ["c"], "a is in nobody else's batch"
+    finish(loops, other)
+    again = claimed(loops, "a")
+    assert waiting(loops, "a") == []
+    loops.scenario.ledger.requeue(again.lease, delay=0.0, detail="the repository is away")
+    claimed(loops, "c")
+    assert waiting(loops, "c") == [], "giving it back proves nothing"
+
+
+def test_the_window_is_set_unless_it_has_changed(loops: LoopScenario) -> None:
+    started(loops, "a")
+    begin(loops, "a")
+    ledger = loops.scenario.ledger
+    ledger.set_merge_window("alpha", old=START_WINDOW, new=5)
+    assert queue_of(loops, "a").window == loops.loop().merge_window == 5
+    ledger.set_merge_window("alpha", old=START_WINDOW, new=9)
+    assert queue_of(loops, "a").window == 5
+    ledger.set_merge_window("nothing", old=START_WINDOW, new=5)
+    assert ledger.read_loop("nothing") is None

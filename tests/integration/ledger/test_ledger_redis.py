@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from support.waiting import wait_for
 
 from mulligan.policies.jobs.job import Output
 from mulligan.policies.jobs.provider_limits import Allowance, RateLimits
+from mulligan.tasks.coordination.orders import give_order
 from mulligan.tasks.loops import change
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import (
@@ -403,6 +405,27 @@ def use_loops(scenario: Scenario) -> None:
     loops.claim("b")
     loops.create(item("c"), name="beta")
     loops.plan("beta")
+    coordinate_loops(loops)
+
+
+def coordinate_loops(loops: LoopScenario) -> None:
+    """Use locks, events, orders and decisions."""
+    loops.scenario.ledger.set_loop_slots(10)
+    loops.create(
+        item("make", touches=["x.py"], emits=["made"]),
+        item("wait", "other/x"),
+        item("denied", touches=["x.py"]),
+        name="gamma",
+    )
+    loops.plan("gamma")
+    (lock,) = loops.read("gamma").fleet.locks
+    seen = replace(lock, files=(*lock.files, "/y.py"))
+    loops.scenario.ledger.declare_files(seen, seen=["/y.py"], new=["/y.py"], text="It changed.")
+    give_order(loops.context, "gamma", "wait", "hold", ADA)
+    loops.passes("make", name="gamma")
+    loops.plan("gamma")
+    loops.create(item("again", touches=["x.py"]), name="delta")
+    loops.plan("delta")
 
 
 #: Keys that this test does not write: figures, alerts, tokens and heartbeats have their own tests.
@@ -410,6 +433,7 @@ OTHERS = (
     r"folded|figures|alert|deliver|tokens|workers|periodic|bulk|configured|edits|late_sweeps"
     r"|key:|partitions"  # test_ledger_contract_partitions.py
     r"|fleet.*(session|events)"
+    r"|arriving"  # test_ledger_contract_moves.py
 )
 #: Keys that never expire, and what bounds them.
 CAPPED = {

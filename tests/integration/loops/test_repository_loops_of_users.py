@@ -73,7 +73,7 @@ def names(user: UserRepository, commit: str = BRANCH) -> set[str]:
 def test_a_rollback_to_a_checkpoint_reopens_what_came_later(
     fleet: CodingLoop, user: UserRepository
 ) -> None:
-    items = [item("A"), item("B"), item("C", "B")]
+    items = [item("A"), item("B", "A"), item("C", "B")]
     assert fleet.run_all(*items) == dict.fromkeys("ABC", "passed")
     before = user.git("rev-parse", BRANCH)
     merged = {each.item: each for each in read_checkpoints(fleet.services.loops, fleet.snapshot)}

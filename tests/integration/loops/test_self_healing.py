@@ -41,6 +41,7 @@ from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.health import ItemHealth
 from mulligan.policies.loops.loop import LoopSnapshot
 from mulligan.policies.loops.spec import LoopDocument
+from mulligan.policies.regressions.bisect import most_steps
 from mulligan.tasks.loops import heal
 from mulligan.tasks.loops.change import create_loop, move
 from mulligan.tasks.loops.monitor import check_health
@@ -50,7 +51,8 @@ from mulligan.tasks.ports.ledger import JobView, LiveItem
 pytestmark = pytest.mark.real_models("command", "openai")
 
 LEASE = 3.0
-EVENTS = ("escalated", "breaker_opened", "out_of_credits", "loop_escalated", "loop_healed")
+EVENTS = ("escalated", "breaker_opened", "out_of_credits", "loop_escalated", "loop_healed",
+          "loop_regression")  # fmt: skip
 #: An agent that does its items, but A only at a second try.
 ONCE_WRONG = "write(f'{item}.txt', 'done\\n' if again or item != 'A' else 'half\\n')"
 #: An agent that does A only after it was told about an earlier run.
@@ -396,3 +398,29 @@ def test_an_error_that_loops_had_before_is_met_in_another_way(healing: Healing) 
     learned = healing.job("fourth").attempts
     assert [each.plan.technique for each in learned] == [None, f"{plain}+fresh_context"]
     assert learned[1].plan.mode == "immediate_retry"
+
+
+# -- a merge breaks what had passed ----------------------------------------------------------------
+
+#: An agent whose item C breaks the file of A, which repairs it when it is told.
+BREAKS_A = """
+write(f"{item}.txt", "done\\n")
+if item == "C" and "Regression:" not in prompt:
+    write("A.txt", "broken\\n")
+"""
+
+
+def test_what_a_merge_broke_is_found_blamed_and_repaired(healing: Healing) -> None:
+    """Given a merge among others that breaks an item, then nobody has to do anything."""
+    items = [item("A"), item("B", "A"), item("C", "B"), item("D", "C"), item("E", "D")]
+    user = healing.code("regress", *items, code=BREAKS_A)
+    alert = healing.alert("loop_regression", loop="regress", status="repaired")
+    assert (alert["item"], alert["culprit_item"]) == ("A", "C")
+    (found,) = healing.snapshot("regress").loop.regressions.found
+    assert found.culprit_item == "C"
+    assert found.steps <= most_steps(found.commits)
+    healing.wait("regress", **dict.fromkeys("ABCDE", "passed"))
+    done = merges(user.path, "mulligan/regress")
+    assert done[:3] == ["A", "B", "C"]
+    assert done.count("A") == 2
+    assert files_of(user.path, "mulligan/regress")["A.txt"][1] == b"done\n"

@@ -114,6 +114,21 @@ def alert(event: str, count: int = 1, **about: Any) -> Alert:
             alert("loop_escalated", **{**HEALED, "action": "escalate", "item": None}),
             "loop alpha: escalate, pending (the same error 3 times)",
         ),
+        (
+            alert(
+                "loop_regression",
+                loop="alpha",
+                item="CP-1",
+                status="rolling_back",
+                culprit="0123456789abcdef",
+                culprit_item="CP-2",
+            ),
+            "loop alpha/CP-1: regression rolling back, since 0123456789 (CP-2)",
+        ),
+        (
+            alert("loop_regression", loop="alpha", item="CP-1", status="flake", culprit=""),
+            "loop alpha/CP-1: regression flake",
+        ),
         (alert("test"), "a test: this webhook works"),
     ],
 )

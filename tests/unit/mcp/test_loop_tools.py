@@ -61,6 +61,8 @@ REQUESTS: list[tuple[str, dict[str, Any], str, dict[str, Any] | None]] = [
         "POST /api/loops",
         {"template": "t", "parameters": {"n": 1}, "start": True},
     ),
+    ("loop_regressions", {"loop": "a"}, "GET /api/loops/a/regressions", None),
+    ("verify_loop", {"loop": "a", "item": "x"}, "POST /api/loops/a/verify", {"test": "x"}),
     ("start_loop", {"loop": "a"}, "POST /api/loops/a/start", None),
     ("stop_loop", {"loop": "a"}, "POST /api/loops/a/stop", None),
     ("pause_loop", {"loop": "a"}, "POST /api/loops/a/pause", None),
@@ -114,12 +116,57 @@ REQUESTS: list[tuple[str, dict[str, Any], str, dict[str, Any] | None]] = [
         {"to": "0123abcd", "dry_run": True},
     ),
     ("roll_back", {"loop": "a", "item": "x"}, "POST /api/loops/a/rollback", {"test": "x"}),
+    ("coordination", {}, "GET /api/coordination?limit=20", None),
+    (
+        "coordination",
+        {"loop": "a", "limit": 5},
+        "GET /api/coordination?loop=a&limit=5",
+        None,
+    ),
+    (
+        "overrule_decision",
+        {"number": 12},
+        "POST /api/coordination/decisions/12/overrule",
+        None,
+    ),
+    (
+        "order_item",
+        {"loop": "a", "item": "x", "order": "hold"},
+        "PUT /api/loops/a/tests/x/order",
+        {"order": "hold"},
+    ),
+    (
+        "order_item",
+        {"loop": "a", "item": "x", "order": "none"},
+        "PUT /api/loops/a/tests/x/order",
+        {"order": None},
+    ),
+    ("emit_event", {"event": "ready"}, "POST /api/loop-events", {"event": "ready"}),
+    (
+        "emit_event",
+        {"event": "ready", "tenant": "one"},
+        "POST /api/loop-events",
+        {"event": "ready", "tenant": "one"},
+    ),
     ("set_loop_slots", {"slots": 3}, "PUT /api/loop-slots", {"slots": 3}),
     (
         "resume_queue",
         {"what": "provider:api/x y"},
         "DELETE /api/pauses/provider:api%2Fx%20y",
         None,
+    ),
+    (
+        "draft_loop",
+        {"goal": "do it", "loop": LOOP, "runner": "planner", "auto_start": True},
+        "POST /api/loops/drafts",
+        {"goal": "do it", "loop": LOOP, "runner": "planner", "auto_start": True},
+    ),
+    ("loop_draft", {"job_id": "p00-1"}, "GET /api/loops/drafts/p00-1", None),
+    (
+        "create_draft",
+        {"job_id": "p00-1", "start": True},
+        "POST /api/loops/drafts/p00-1/create",
+        {"start": True},
     ),
     (
         "add_items",
@@ -152,6 +199,8 @@ def test_the_console_has_every_route() -> None:
         path = re.sub("/pauses/.+", "/pauses/{what}", path)
         path = path.replace("/checkpoints/0123abcd", "/checkpoints/{commit}")
         path = path.replace("/p00-i1/2", "/{job_id}/{attempt}")
+        path = path.replace("/decisions/12", "/decisions/{number}")
+        path = path.replace("/drafts/p00-1", "/drafts/{job_id}")
         declared = paths[path][method.lower()].get("parameters", [])
         sent = {pair.partition("=")[0] for pair in query.split("&") if pair}
         assert sent <= {each["name"] for each in declared if each["in"] == "query"}, line
@@ -189,7 +238,7 @@ def test_a_tool_says_enough_and_no_more(name: str) -> None:
     for argument, each in schema["properties"].items():
         assert each.get("description"), f"{name}.{argument}"
     assert '"null"' not in json.dumps(schema)
-    assert len(tool.model_dump_json()) < 10_500
+    assert len(tool.model_dump_json()) < 12_000
 
 
 def test_every_tool_that_is_named_exists() -> None:
@@ -206,7 +255,7 @@ def test_hints_tell_reading_from_changing_and_ending() -> None:
     assert reading == {
         "list_loops", "get_loop", "loop_health", "loop_log", "loop_report", "why", "list_items",
         "get_item", "transcripts", "list_checkpoints", "read_diff", "read_transcript", "list_heals",
-        "analyse_item",
+        "loop_draft", "loop_regressions", "analyse_item", "coordination",
     }  # fmt: skip
     ending = {name for name, hint in hints.items() if hint and hint.destructive_hint}
     assert ending == {
@@ -216,6 +265,7 @@ def test_hints_tell_reading_from_changing_and_ending() -> None:
         "skip_item",
         "roll_back",
         "heal_item",
+        "overrule_decision",
     }
 
 

@@ -110,6 +110,7 @@ def test_the_built_in_verifiers(registry: VerifierRegistry) -> None:
         "git.diff",
         "git.merge",
         "json.object",
+        "loop.draft",
         "pytest.subprocess",
         "text.match",
     ]

@@ -17,6 +17,7 @@ from importlib import resources
 #: Definitions that scripts share, in this order.
 _SHARED = (
     "prelude.lua", "prelude_quarantine.lua", "waiting.lua", "rates.lua", "gate.lua", "loops.lua",
+    "coordination.lua",
 )  # fmt: skip
 #: Where a definition begins; it ends where the next one or a comment begins in the first column.
 _BEGINNING = re.compile(r"local function (?P<function>\w+)|local (?P<values>\w+(?:, \w+)*)")

@@ -101,17 +101,25 @@ local function loop_healed(change)
     tenant = change.tenant, changed_at = change.at, version = change.version })
 end
 
+-- A regression that was found, and each step until it is repaired.
+local function loop_regression(change)
+  deliver_first({ 'loop_regression' }, 1, { loop = change.loop, item = change.item, status = change.regression,
+    culprit = change.culprit, culprit_item = change.culprit_item, tenant = change.tenant,
+    changed_at = change.at, version = change.version })
+end
+
 local function read_change(change)
   if change.type == 'job' and TERMINAL[change.state] then return finished(change) end
   if change.type ~= 'loop' then return end
   if change.budget then return loop_warned(change) end
   if change.alarm then return loop_alarmed(change) end
+  if change.regression then return loop_regression(change) end
   if change.heal then return loop_healed(change) end
   if change.state then loop_changed(change) end
 end
 
 local ABOUT_LOOPS = { 'loop_changed', 'loop_completed', 'loop_budget', 'loop_health', 'loop_escalated',
-  'loop_healed' }
+  'loop_healed', 'loop_regression' }
 -- Without any loop so far, nobody reads the events for one.
 local reads = subscribed('job_finished')
 if redis.call('EXISTS', P .. 'loops:epoch') == 1 then

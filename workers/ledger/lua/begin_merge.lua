@@ -17,7 +17,7 @@ end
 listed[#listed + 1] = R.index
 table.sort(listed)
 redis.call('HSET', key, 'state', 'verifying', 'token', '', 'handed_by', R.token, 'pending', 1,
-  'merge', int(R.index), 'verifications', table.concat(listed, ' '))
+  'merge', int(R.index), 'merge_begun_at', stamp(NOW), 'verifications', table.concat(listed, ' '))
 raise_schema(R.id)
 drop_lease(attempt_entry(R.id, R.n))
 make_due(merge, 'verify', priority, verification_gates(R.id, R.n, R.index))

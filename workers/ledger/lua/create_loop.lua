@@ -2,24 +2,18 @@
 local key = loop_key(R.loop)
 local found = redis.call('HMGET', key, 'digest', 'state')
 if found[2] then return { found[1] == R.digest and 'seen' or 'conflict' } end
-local loops = redis.call('ZRANGE', P .. 'loops', 0, -1)
-if #loops >= R.most then return { 'full' } end
-if given(R.fields.tenant) then -- one tenant must not take the place of all others
-  local own = 0
-  for _, loop in ipairs(loops) do
-    if redis.call('HGET', loop_key(loop), 'tenant') == R.fields.tenant then own = own + 1 end
-  end
-  if own >= R.most_of_tenant then return { 'full' } end
-end
+if loops_are_full(R.fields.tenant) then return { 'full' } end
 redis.call('HSET', key, 'state', 'created', 'since', stamp(NOW), 'created_at', stamp(NOW),
   'version', 1, 'dirty', 0, 'planned', 0, 'share', 0, 'digest', R.digest, 'uid', R.uid)
 for field, value in pairs(R.fields) do redis.call('HSET', key, field, value) end
 for name, limit in pairs(R.limits) do redis.call('HSET', loop_key(R.loop, 'limits'), name, limit) end
 for item, record in pairs(R.items) do write_item(R.loop, item, record) end
 redis.call('SET', loop_key(R.loop, 'spec'), R.spec)
+write_files(R.loop, R.files)
 redis.call('ZADD', P .. 'loops', NOW, R.loop)
 redis.call('SETNX', P .. 'loops:epoch', '0') -- there has been a loop: see alerts.lua
 note_in_log(R.loop, 'created', R.by)
 loop_event(R.loop, { state = 'created', by = R.by })
+write_outer(R.loop, R.outer, R.emits)
 touch_loop(R.loop)
 return { 'created', table.concat(RELEASED, '\n') }

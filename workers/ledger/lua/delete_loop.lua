@@ -25,7 +25,8 @@ for _, text in ipairs(redis.call('HVALS', loop_key(R.loop, 'heals'))) do
   local heal = cjson.decode(text)
   if heal.outcome == 'pending' and heal.job_id then cancel_run(heal.job_id, 'its loop was deleted') end
 end
-for _, part in ipairs({ 'items', 'limits', 'spent', 'reserved', 'ready', 'begun', 'log', 'spec', 'heals' }) do
+for _, part in ipairs({ 'items', 'limits', 'spent', 'reserved', 'ready', 'begun', 'log', 'spec', 'heals', 'emitted',
+  'orders', 'files', 'seen' }) do
   redis.call('DEL', loop_key(R.loop, part))
 end
 redis.call('HINCRBY', key, 'version', 1)
@@ -33,6 +34,8 @@ loop_event(R.loop, { state = 'deleted', by = R.by })
 redis.call('DEL', key)
 redis.call('ZREM', P .. 'loops', R.loop)
 redis.call('SREM', P .. 'loops:active', R.loop)
+redis.call('SREM', P .. 'loops:coupled', R.loop)
+for i = 1, #items, 2 do redis.call('HDEL', P .. 'loops:denied', R.loop .. '/' .. items[i]) end
 drop_entry(loop_entry(R.loop))
 -- Its slots are for the others: planning any loop gives them to all.
 local other = redis.call('SRANDMEMBER', P .. 'loops:active')

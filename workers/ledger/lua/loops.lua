@@ -29,6 +29,18 @@ local function loop_event(loop, data)
   event('loop', '', data)
 end
 
+-- Whether there is no room for another loop. One tenant must not take the place of all others.
+local function loops_are_full(tenant)
+  local loops = redis.call('ZRANGE', P .. 'loops', 0, -1)
+  if #loops >= R.most then return true end
+  if not given(tenant) then return false end
+  local own = 0
+  for _, loop in ipairs(loops) do
+    if redis.call('HGET', loop_key(loop), 'tenant') == tenant then own = own + 1 end
+  end
+  return own >= R.most_of_tenant
+end
+
 -- -- items and their slots ------------------------------------------------------------------------
 
 -- An item's record is `state|since|runs|job|reason`: see policies/loops/loop.py.
@@ -40,7 +52,19 @@ end
 
 -- Every write of a record. `begun` lists the items with a job that has not ended.
 local function write_item(loop, item, text)
+  if redis.call('EXISTS', P .. 'loops:coupled') == 1 then
+    local before = redis.call('HGET', loop_key(loop, 'items'), item) or ''
+    local was, is = string.match(before, '^(.-)|'), string.match(text, '^(.-)|')
+    if was ~= is and (SETTLED[was or ''] or SETTLED[is]) then
+      local tenant = redis.call('HGET', loop_key(loop), 'tenant') or ''
+      touch_waiting(tenant, loop .. '/' .. item)
+      local whole = string.match(item, '^(.+)%.2$') -- of an item that was split
+      if whole then touch_waiting(tenant, loop .. '/' .. whole) end
+    end
+  end
   redis.call('HSET', loop_key(loop, 'items'), item, text)
+  -- What is said about who holds it back ends with its wait for a slot.
+  if not string.match(text, '^ready|') then redis.call('HDEL', P .. 'loops:denied', loop .. '/' .. item) end
   redis.call(string.match(text, '^running|') and 'SADD' or 'SREM', loop_key(loop, 'begun'), item)
 end
 
@@ -62,6 +86,7 @@ end
 -- loop gives the free slot to all of them; its own may have been deleted.
 local function leave_slot(id, loop)
   if redis.call('ZREM', P .. 'loops:live', id) == 0 then return end
+  keep_files(id)
   if redis.call('EXISTS', loop_key(loop)) == 0 then loop = redis.call('SRANDMEMBER', P .. 'loops:active') end
   if loop then touch_loop(loop) end
 end
@@ -125,6 +150,7 @@ local function end_item(id, n, loop, item, state, reason)
   if not has_worker(id, n) then
     redis.call('HDEL', loop_key(loop, 'reserved'), attempt_entry(id, n))
     redis.call('ZREM', P .. 'loops:live', id)
+    redis.call('HDEL', P .. 'loops:locks', id)
   end
   touch_loop(loop)
 end
@@ -304,7 +330,7 @@ end
 -- What a loop's own reasons have room for. Only admission gives slots: tasks/loops/plan.py.
 local function loop_capacity(kind, loop)
   if kind == 'slot' then return 0, 'slot', true end
-  if kind == 'merge' then return 1 - slots_taken('merge:' .. loop), 'slot' end
+  if kind == 'merge' then return 1 - slots_taken('merge:' .. loop), 'slot' end -- with the group, if any
   if kind == 'loop' then
     if redis.call('HGET', loop_key(loop), 'held') == '1' then return 0, 'pause', true end
     return nil

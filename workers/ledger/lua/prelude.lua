@@ -569,6 +569,7 @@ local function store_job(id, job)
   if given(job.caller) then redis.call('HSET', key, 'caller', 1) end
   if given(job.of_loop) then
     redis.call('HSET', key, 'of_loop', job.of_loop, 'item', job.item)
+    if given(job.merge_group) then redis.call('HSET', key, 'merge_group', job.merge_group) end
     redis.call('PERSIST', P .. job.memory)
   end
   redis.call('HSET', attempt_key(id, 1), 'mode', 'initial', 'state', 'queued',

@@ -2,7 +2,7 @@
 -- slots are taken.
 allow_when_full()
 local function fields_of(part) return redis.call('HGETALL', loop_key(R.loop, part)) end
-local answer = { {}, {}, {}, {}, {}, {}, {} }
+local answer = { {}, {}, {}, {}, {}, {}, {}, {} }
 -- Ends items that still run although their job has ended: a worker of an earlier release settled it, or
 -- the job is gone.
 local items = fields_of('items')
@@ -18,6 +18,50 @@ if #answer[1] == 0 then return answer end
 answer[2] = fields_of('items')
 answer[3], answer[4], answer[5] = fields_of('limits'), fields_of('spent'), fields_of('reserved')
 
+-- What some items have in parts of their loop; empty where nothing is.
+local function of_items(loop, part, items)
+  if #items == 0 then return {} end
+  local found = redis.call('HMGET', loop_key(loop, part), unpack(items))
+  for i = 1, #items do found[i] = found[i] or '' end
+  return found
+end
+
+-- What items wait for outside their loop, and the state of each.
+local function outer_states(loop)
+  local found, own = {}, redis.call('HMGET', loop_key(loop), 'outer', 'tenant')
+  for wait in string.gmatch(own[1] or '', '[^\n]+') do
+    local state = ''
+    local signal, other, item = string.match(wait, '^event:(.+)$'), string.match(wait, '^(.-)/(.+)$')
+    if signal then
+      local by = redis.call('HEXISTS', P .. 'loops:events', (own[2] or '') .. '/' .. signal)
+      state = by == 1 and 'emitted' or ''
+    elseif other then
+      local record = redis.call('HMGET', loop_key(other), 'state', 'tenant')
+      if record[1] and (record[2] or '') == (own[2] or '') then
+        local record = read_item(other, item)
+        if record and record.state == 'skipped' and string.find(record.reason, 'split into ', 1, true) == 1 then
+          record = read_item(other, item .. '.2') -- its last part does it
+        end
+        state = record and record.state or ''
+      end
+    end
+    found[#found + 1], found[#found + 2] = wait, state
+  end
+  return found
+end
+
+-- The loops that wait for others, with their priorities and for what.
+local function waiting_loops()
+  local found = {}
+  for _, loop in ipairs(redis.call('SMEMBERS', P .. 'loops:coupled')) do
+    local record = redis.call('HMGET', loop_key(loop), 'tenant', 'priority', 'outer', 'state')
+    if record[4] == 'running' or record[4] == 'waiting' then
+      found[#found + 1] = { loop, record[1] or '', record[2], record[3] or '' }
+    end
+  end
+  return found
+end
+
 -- What has begun and waits for a slot, the next one first.
 local function waiting_items(loop, most)
   local found = {}
@@ -28,20 +72,29 @@ local function waiting_items(loop, most)
   end
   return found
 end
+local SPARE = 20
 local demands = {}
 local active = redis.call('SMEMBERS', P .. 'loops:active')
 -- A plan may resume the loop itself.
 if redis.call('SISMEMBER', P .. 'loops:active', R.loop) == 0 then active[#active + 1] = R.loop end
 for i, loop in ipairs(active) do
-  local found = redis.call('HMGET', loop_key(loop), 'priority', 'weight', 'share', 'concurrency', 'version')
-  local most = math.min(R.most, tonumber(found[4] or '1')) -- no more of them can get a slot
-  demands[i] = { loop, found[1], found[2], found[3], found[4], found[5],
-    redis.call('ZRANGE', loop_key(loop, 'ready'), 0, most - 1, 'WITHSCORES'),
+  local found = redis.call('HMGET', loop_key(loop), 'priority', 'weight', 'share', 'concurrency', 'version',
+    'space', 'admitted_at')
+  -- No more of them can get a slot, but for those whose files are locked or that a person holds.
+  local most = math.min(R.most, tonumber(found[4] or '1') + SPARE)
+  local ready = redis.call('ZRANGE', loop_key(loop, 'ready'), 0, most - 1, 'WITHSCORES')
+  local waiting, items = waiting_items(loop, most), {}
+  for j = 1, #ready, 2 do items[#items + 1] = ready[j] end
+  for _, each in ipairs(waiting) do items[#items + 1] = each[2] end
+  demands[i] = { loop, found[1], found[2], found[3], found[4], found[5], ready,
     redis.call('HGETALL', loop_key(loop, 'limits')), redis.call('HGETALL', loop_key(loop, 'spent')),
-    redis.call('HGETALL', loop_key(loop, 'reserved')), waiting_items(loop, most),
-    redis.call('SCARD', loop_key(loop, 'begun')) }
+    redis.call('HGETALL', loop_key(loop, 'reserved')), waiting, redis.call('SCARD', loop_key(loop, 'begun')),
+    found[6] or '', found[7] or '', items, of_items(loop, 'items', items), of_items(loop, 'files', items),
+    of_items(loop, 'seen', items), of_items(loop, 'orders', items) }
 end
 answer[6] = { redis.call('GET', P .. 'loops:epoch') or '0', redis.call('GET', P .. 'loops:slots') or '',
-  redis.call('HGETALL', P .. 'loops:lines'), live_items(), demands }
+  redis.call('HGETALL', P .. 'loops:lines'), live_items(), demands, held_locks(), waiting_loops(),
+  redis.call('HGETALL', P .. 'loops:denied') }
 answer[7] = redis.call('HVALS', loop_key(R.loop, 'heals'))
+answer[8] = { outer_states(R.loop), fields_of('emitted'), fields_of('orders'), fields_of('seen') }
 return answer

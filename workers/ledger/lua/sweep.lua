@@ -266,7 +266,7 @@ if P == S then
   for _, loop in ipairs(redis.call('ZRANGE', P .. 'loops', 0, -1)) do
     local seen = redis.call('HMGET', loop_key(loop), 'dirty', 'planned', 'planned_at', 'state', 'paused_by')
     local forgotten = tonumber(seen[1] or '0') > tonumber(seen[2] or '0')
-    local active = seen[4] == 'running' or (seen[4] == 'paused' and seen[5] == 'budget')
+    local active = seen[4] == 'running' or seen[4] == 'waiting' or (seen[4] == 'paused' and seen[5] == 'budget')
     local old = tonumber(seen[3] or '0') < NOW - (active and 60000 or 86400000)
     if (forgotten or old) and not read_entry(loop_entry(loop)) then touch_loop(loop) end
   end

@@ -168,12 +168,16 @@ local function cycle_gates(queue, id, best, output)
     asks and provider_of(redis.call('HGET', attempt_key(id, best), 'runner')))
 end
 
--- One merge at a time is made into the branch of a loop.
+-- One merge of a group of items is made at a time: see policies/loops/merge_groups.py. Returns the reason
+-- behind which the others wait; nil for a job of no loop.
+local function merge_gate(id)
+  local job = redis.call('HMGET', job_key(id), 'of_loop', 'merge_group')
+  local group = job[2] or ''
+  return job[1] and 'merge:' .. job[1] .. (group ~= '' and '/' .. group or '') or nil
+end
 local function verification_gates(id, n, index)
   local gates = { 'queue:verify' }
-  if redis.call('HGET', attempt_key(id, n), 'merge') == int(index) then
-    gates.merge = 'merge:' .. redis.call('HGET', job_key(id), 'of_loop')
-  end
+  if redis.call('HGET', attempt_key(id, n), 'merge') == int(index) then gates.merge = merge_gate(id) end
   return gates
 end
 
@@ -443,14 +447,14 @@ end
 -- more: its slot is kept until the attempt is settled.
 local function free_merge(entry)
   local kind, id, n = parse_entry(entry)
-  local loop = (kind == 'v' or kind == 'a') and redis.call('HGET', job_key(id), 'of_loop')
-  if not loop then return end
+  local gate = (kind == 'v' or kind == 'a') and merge_gate(id)
+  if not gate then return end
   if kind == 'a' then
     local index = redis.call('HGET', attempt_key(id, n), 'merge')
     entry = index and verification_entry(id, n, index)
     if not entry or redis.call('ZSCORE', P .. 'leases', entry) then return end
   end
-  free_slot('merge:' .. loop, entry)
+  free_slot(gate, entry)
 end
 
 local function free_slots(entry, provider, tenant)

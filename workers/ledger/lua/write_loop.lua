@@ -47,6 +47,74 @@ end
 -- Whom an escalation tells; other runners only go on with the work. See policies/loops/healing.py.
 local TELLS = { ['a person'] = true, ['the orchestrator'] = true }
 
+local MOST_EVENTS = 20000
+local function give_off(loop, tenant, item, run, events)
+  redis.call('HSET', loop_key(loop, 'emitted'), item, int(run))
+  for _, name in ipairs(events) do
+    if redis.call('HLEN', P .. 'loops:events') >= MOST_EVENTS then
+      return note_in_log(loop, 'there are too many events: ' .. item .. ' gives off no more', 'planner')
+    end
+    add_emitter(tenant .. '/' .. name, loop .. '/' .. item)
+    note_in_log(loop, item .. ' gave off ' .. name, 'planner')
+    touch_waiting(tenant, 'event:' .. name)
+  end
+end
+
+local function withdraw(loop, tenant, item, events)
+  redis.call('HDEL', loop_key(loop, 'emitted'), item)
+  for _, name in ipairs(events) do
+    if remove_emitter(tenant .. '/' .. name, loop .. '/' .. item) then
+      note_in_log(loop, name .. ' of ' .. item .. ' is withdrawn: the item runs again', 'planner')
+      touch_waiting(tenant, 'event:' .. name)
+    end
+  end
+end
+
+-- What a change says about how items go together with others.
+local function coordinate(loop, change, tenant)
+  for item, each in pairs(change.emit) do give_off(loop, tenant, item, each.run, each.events) end
+  for item, events in pairs(change.withdraw) do withdraw(loop, tenant, item, events) end
+  for item, order in pairs(change.orders) do
+    if order == '' then
+      redis.call('HDEL', loop_key(loop, 'orders'), item)
+    else
+      redis.call('HSET', loop_key(loop, 'orders'), item, order)
+    end
+    redis.call('INCR', P .. 'loops:epoch')
+  end
+  for item, files in pairs(change.seen) do
+    if files.seen == '' then
+      redis.call('HDEL', loop_key(loop, 'seen'), item)
+    else
+      redis.call('HSET', loop_key(loop, 'seen'), item, files.seen)
+    end
+    local record = read_item(loop, item)
+    local text = record and redis.call('HGET', P .. 'loops:locks', record.job)
+    if text and #files.all > 0 then
+      local lock = cjson.decode(text)
+      lock.files = files.all
+      redis.call('HSET', P .. 'loops:locks', record.job, cjson.encode(lock))
+    elseif text then
+      redis.call('HDEL', P .. 'loops:locks', record.job)
+    end
+  end
+  if given(change.files) then write_files(loop, change.files) end
+  if given(change.outer) then write_outer(loop, change.outer, change.emits) end
+  for item, score in pairs(change.ready) do
+    if redis.call('ZSCORE', loop_key(loop, 'ready'), item) then
+      redis.call('ZADD', loop_key(loop, 'ready'), score, item)
+    end
+  end
+  if given(change.overrules) then
+    local text = redis.call('HGET', P .. 'loops:decisions', change.overrules)
+    if text then
+      local decision = cjson.decode(text)
+      decision.overruled_by = R.by
+      redis.call('HSET', P .. 'loops:decisions', change.overrules, cjson.encode(decision))
+    end
+  end
+end
+
 local function apply(loop, change)
   local key = loop_key(loop)
   local tenant = redis.call('HGET', key, 'tenant') or nil
@@ -63,7 +131,7 @@ local function apply(loop, change)
     if change.state == 'running' then
       redis.call('HSETNX', key, 'started_at', stamp(NOW))
       redis.call('SADD', P .. 'loops:active', loop)
-    elseif change.state ~= 'blocked' then
+    elseif change.state ~= 'blocked' and change.state ~= 'waiting' then
       redis.call('SREM', P .. 'loops:active', loop)
     end
     if change.state ~= 'paused' and has_parked('loop:' .. loop) then release_behind('loop:' .. loop, AT_ONCE) end
@@ -100,6 +168,7 @@ local function apply(loop, change)
     redis.call('HDEL', loop_key(loop, 'heals'), int(oldest))
   end
   if given(change.spec) then redis.call('SET', loop_key(loop, 'spec'), change.spec) end
+  coordinate(loop, change, tenant or '')
   for _, id in ipairs(change.cancel) do cancel_run(id, change.note) end
   for item, id in pairs(change.forget) do
     redis.call('DEL', P .. item_memory(loop, item))
@@ -112,6 +181,10 @@ local function apply(loop, change)
     loop_event(loop, { alarm = alarm.step, severity = alarm.severity, signal = alarm.signal,
       item = alarm.item, since = alarm.since, reason = alarm.text, by = R.by })
   end
+  for _, found in ipairs(change.regressions) do
+    found.by = R.by
+    loop_event(loop, found)
+  end
   if given(change.state) then
     loop_event(loop, { state = change.state, reason = change.fields.reason, by = R.by })
   end
@@ -120,8 +193,14 @@ for loop, change in pairs(R.changes) do apply(loop, change) end
 
 -- Gives an item its slot: its job is written, or goes on from where it waited.
 local function admit(each)
+  local waiting = not given(each.job) and attempt_entry(each.id, redis.call('HGET', job_key(each.id), 'attempt') or 1)
+  -- It was cancelled since, or waits for something else.
+  if waiting and redis.call('HGET', P .. 'parked_behind', waiting) ~= 'slot:' .. each.loop then return end
   redis.call('ZADD', P .. 'loops:live', NOW, each.id)
-  redis.call('HSET', loop_key(each.loop), 'share', each.share)
+  redis.call('HSET', loop_key(each.loop), 'share', each.share, 'admitted_at', stamp(NOW))
+  if given(each.lock) then redis.call('HSET', P .. 'loops:locks', each.id, each.lock) end
+  redis.call('HDEL', loop_key(each.loop, 'orders'), each.item)
+  redis.call('HDEL', P .. 'loops:denied', each.loop .. '/' .. each.item)
   if given(each.job) then
     note_in_log(each.loop, each.item .. ' got a slot: ' .. each.because, 'admission')
     write_item(each.loop, each.item, each.new)
@@ -135,19 +214,16 @@ local function admit(each)
     end
     return
   end
-  local entry = attempt_entry(each.id, redis.call('HGET', job_key(each.id), 'attempt'))
-  if redis.call('HGET', P .. 'parked_behind', entry) ~= 'slot:' .. each.loop then
-    redis.call('ZREM', P .. 'loops:live', each.id)
-    return
-  end
-  local e, gates = read_entry(entry), gates_of(entry)
-  leave_parking(entry)
-  if make_due(entry, e.queue, e.priority, gates) then
+  local e, gates = read_entry(waiting), gates_of(waiting)
+  leave_parking(waiting)
+  if make_due(waiting, e.queue, e.priority, gates) then
     set_state(each.id, 'waiting', 'queued')
-    RELEASED[#RELEASED + 1] = publication(entry, e)
+    RELEASED[#RELEASED + 1] = publication(waiting, e)
   end
 end
 for _, each in ipairs(R.admit) do admit(each) end
+for name, why in pairs(R.denied) do redis.call('HSET', P .. 'loops:denied', name, why) end
+for _, each in ipairs(R.decisions) do record_decision(each) end
 if #R.admit > 0 then
   redis.call('INCR', P .. 'loops:epoch')
   for priority, start in pairs(R.lines) do redis.call('HSET', P .. 'loops:lines', priority, start) end

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from mulligan.policies.loops.admission import Demand, WaitingItem, demand_of
+from mulligan.policies.coordination.critical_path import WaitingLoop
+from mulligan.policies.coordination.locks import FileLock
+from mulligan.policies.coordination.order import Order
+from mulligan.policies.loops.admission import LEAST_URGENT, Demand, WaitingItem, demand_of
 from mulligan.policies.loops.budget import (
     RESOURCES,
     SHARED_SCOPES,
@@ -18,9 +22,12 @@ from mulligan.policies.loops.budget import (
 from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.incident import incidents_from_json
 from mulligan.policies.loops.loop import ItemRecord, LoopRecord
+from mulligan.policies.loops.merge_batches import START_WINDOW
 from mulligan.policies.loops.progress import AgentProgress
-from mulligan.policies.loops.spec import ItemSpec, LoopConfig
-from mulligan.tasks.ports.ledger import LiveItem, LoopFleet
+from mulligan.policies.loops.spec import MOST_FILES, ItemSpec, LoopConfig
+from mulligan.policies.path_patterns import pattern_problem
+from mulligan.policies.regressions.record import Regression, RegressionLog
+from mulligan.tasks.ports.ledger import EmittedEvent, LiveItem, LoopFleet
 from mulligan.workers.ledger.stored import rows
 from mulligan.workers.ledger.stored.amounts import amounts, read_amounts
 
@@ -45,9 +52,93 @@ def limit_fields(budget: LoopBudget, caps: Mapping[Resource, float]) -> dict[str
     return {**shared, "attempt": amounts(caps)}
 
 
-def ready_score(spec: ItemSpec, record: ItemRecord, place: int) -> float:
-    """Return where an item is sorted. Of those that became ready at once, in the specs' order."""
-    return spec.priority * _RANKS + record.since * 1000 + place
+def ready_score(item: WaitingItem, place: int) -> float:
+    """Return where an item is sorted: by who waits for it, its priority, and how long it waits.
+
+    Of those that became ready at once, in the specs' order.
+    """
+    rank = item.urgency * 10 + item.priority
+    return rank * _RANKS + (item.since - item.head_start) * 1000 + place
+
+
+def outer_lines(specs: Sequence[ItemSpec]) -> str:
+    """Return what items wait for outside their loop, each once in a line."""
+    return "\n".join(dict.fromkeys(each for spec in specs for each in spec.outer_waits))
+
+
+def files_of(specs: Sequence[ItemSpec]) -> dict[str, str]:
+    """Return the files that items declare, as the ledger stores them."""
+    usable = {
+        spec.id: [each for each in spec.touches if not pattern_problem(each)] for spec in specs
+    }
+    return {item: _as_text(files) for item, files in usable.items() if files}
+
+
+def _as_text(values: Sequence[str]) -> str:
+    return json.dumps(list(values), separators=(",", ":"), ensure_ascii=False)
+
+
+def stored_files(files: Sequence[str]) -> str:
+    """Return files that an item was seen to change, as the ledger stores them."""
+    return _as_text(files) if files else ""
+
+
+def read_files(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text)) if text else ()
+
+
+def stored_lock(lock: FileLock, ttl: float) -> str:
+    """Return a lock as the ledger stores it. ``ttl``: seconds that it lasts without a slot."""
+    fields = {"loop": lock.loop, "item": lock.item, "space": lock.space, "files": list(lock.files)}
+    times = {"since": lock.since, "ttl": int(ttl * 1000)}
+    return json.dumps(
+        {**fields, "token": lock.token, **times}, separators=(",", ":"), ensure_ascii=False
+    )
+
+
+def read_lock(job_id: str, text: str) -> FileLock:
+    """Read a lock. Raises ValueError if it is damaged."""
+    found = json.loads(text)
+    expires = found.get("expires")
+    return FileLock(
+        job_id=job_id,
+        loop=found["loop"],
+        item=found["item"],
+        space=found["space"],
+        files=tuple(found["files"]),
+        token=found["token"],
+        since=float(found["since"]),
+        expires=None if expires is None else float(expires) / 1000,
+    )
+
+
+def read_locks(answer: Sequence[Sequence[str]]) -> list[FileLock]:
+    """Read all locks, those that were granted first at the beginning."""
+    found = [read_lock(job_id, text) for job_id, text in answer]
+    return sorted(found, key=lambda each: (each.since, each.name))
+
+
+def read_orders(row: Mapping[str, str]) -> dict[str, Order]:
+    return {item: Order.parse(text) for item, text in row.items()}
+
+
+def read_others(
+    outer: Sequence[str], emitted: Sequence[str], orders: Sequence[str], seen: Sequence[str]
+) -> dict[str, Any]:
+    """Read what a snapshot says about what its loop has to do with others."""
+    return {
+        "outer": rows.fields(outer),
+        "emitted": {item: int(run) for item, run in rows.fields(emitted).items()},
+        "orders": read_orders(rows.fields(orders)),
+        "seen_files": {item: read_files(text) for item, text in rows.fields(seen).items()},
+    }
+
+
+def read_event(name: str, text: str) -> EmittedEvent:
+    """Read an event by its name, `tenant/event`."""
+    tenant, _, event = name.rpartition("/")
+    found = json.loads(text)
+    return EmittedEvent(name=event, tenant=tenant, at=float(found["at"]), by=tuple(found["by"]))
 
 
 def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
@@ -73,11 +164,16 @@ def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
         finished_at=_seconds(row, "finished_at"),
         planned_at=_seconds(row, "planned_at"),
         share=float(row.get("share", 0)),
+        admitted_at=_seconds(row, "admitted_at") or 0.0,
+        space=row.get("space") or f"loop:{name}",
+        scored=row.get("scored", ""),
         rollback=row.get("rollback", ""),
         delivered=row.get("delivered", ""),
         delivery_problem=row.get("delivery_problem", ""),
         delivering=float(row.get("delivering", 0)),
+        merge_window=int(row.get("merge_window", START_WINDOW)),
         incidents=incidents_from_json(row.get("incidents", "")),
+        regressions=RegressionLog.from_text(row.get("regressions", "")),
     )
 
 
@@ -89,6 +185,19 @@ def read_items(row: Mapping[str, str]) -> dict[str, ItemRecord]:
 def read_heals(texts: Sequence[str]) -> tuple[HealRecord, ...]:
     """Read what was done to heal a loop. Raises ValueError if a record is damaged."""
     return tuple(sorted(map(HealRecord.parse, texts), key=lambda each: each.number))
+
+
+def regression_events(found: Sequence[Regression]) -> list[dict[str, Any]]:
+    """Return what the events of a loop say about regressions: nothing that quotes texts."""
+    return [
+        {
+            "regression": each.status,
+            "item": each.item,
+            "culprit": each.culprit,
+            "culprit_item": each.culprit_item,
+        }
+        for each in found
+    ]
 
 
 def _seconds(row: Mapping[str, str], name: str) -> float | None:
@@ -167,7 +276,7 @@ def _read_progress(text: str) -> AgentProgress | None:
 
 def read_fleet(answer: Sequence[Any], *, now: float, lease: float) -> LoopFleet:
     """Read the part of the answer of `read_loop` that is about all loops."""
-    epoch, slots, lines, live, demands = answer
+    epoch, slots, lines, live, demands, locks, waiting, denied = answer
     items = [live_item(each, lease) for each in live]
     return LoopFleet(
         slots=int(slots) if slots else None,
@@ -176,11 +285,21 @@ def read_fleet(answer: Sequence[Any], *, now: float, lease: float) -> LoopFleet:
         epoch=epoch,
         demands=[_demand(each, items, now) for each in demands if each[5]],
         versions={each[0]: int(each[5]) for each in demands if each[5]},
+        locks=read_locks(locks),
+        waiting=[
+            WaitingLoop(
+                loop=loop, tenant=tenant, priority=int(priority), waits=frozenset(text.splitlines())
+            )
+            for loop, tenant, priority, text in waiting
+        ],
+        denied=rows.fields(denied),
     )
 
 
 def _demand(answer: Sequence[Any], live: Sequence[LiveItem], now: float) -> Demand:
-    loop, priority, weight, share, concurrency, _, ready, *budget, waiting, begun = answer
+    loop, priority, weight, share, concurrency, _, ready, *budget, waiting, begun = answer[:12]
+    space, admitted_at, items, *parts = answer[12:]
+    details = {item: _Details(*each) for item, *each in zip(items, *parts, strict=True)}
     running = [each.item for each in live if each.loop == loop]
     return demand_of(
         loop,
@@ -192,14 +311,47 @@ def _demand(answer: Sequence[Any], live: Sequence[LiveItem], now: float) -> Dema
         begun=int(begun),
         affordable=read_budget(*budget, now=now).room(len(running)),
         waiting=[
-            WaitingItem(item=item, since=float(since or 0) / 1000, job_id=job_id)
+            details[item].described(
+                WaitingItem(item=item, since=float(since or 0) / 1000, job_id=job_id)
+            )
             for job_id, item, since in waiting
         ],
         ready=[
-            WaitingItem(item=item, priority=int(rank), since=since / 1000)
-            for item, text in zip(ready[::2], ready[1::2], strict=True)
-            for rank, since in [divmod(float(text), _RANKS)]
+            details[item].described(_ready_item(item, float(score), details[item]))
+            for item, score in zip(ready[::2], ready[1::2], strict=True)
         ],
+        space=space or f"loop:{loop}",
+        admitted_at=float(admitted_at or 0) / 1000,
+    )
+
+
+class _Details(NamedTuple):
+    """What the ledger knows of an item that waits for a slot; empty where nothing is."""
+
+    record: str
+    files: str
+    seen: str
+    order: str
+
+    def described(self, item: WaitingItem) -> WaitingItem:
+        return replace(
+            item,
+            files=(*read_files(self.files), *read_files(self.seen))[:MOST_FILES],
+            order=Order.parse(self.order).word if self.order else None,
+        )
+
+
+def _ready_item(item: str, score: float, details: _Details) -> WaitingItem:
+    rank, ranked_since = divmod(score, _RANKS)
+    # Earlier releases wrote the item's own priority alone.
+    urgency, priority = divmod(int(rank), 10) if rank >= 10 else (LEAST_URGENT, int(rank))
+    since = ItemRecord.parse(details.record).since if details.record else ranked_since / 1000
+    return WaitingItem(
+        item=item,
+        priority=priority,
+        since=since,
+        head_start=since - ranked_since / 1000,
+        urgency=urgency,
     )
 
 

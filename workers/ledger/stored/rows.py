@@ -55,6 +55,8 @@ def tenant_of(job: Job, settings: Settings) -> str | None:
 
 def pool_of(job: Job, settings: Settings) -> AttemptPool:
     """Return the pool whose workers run a job's attempts: that of its profile."""
+    if job.merges:  # its verifiers need what the workers of items have
+        return "agent"
     return profile_pool(settings.runners.get(job.runner.profile or "", {}))
 
 

@@ -72,7 +72,7 @@ def _release() -> str:
 
 #: The schema of this release. tests/repository/schemas holds a fingerprint of each one.
 CURRENT = StoredSchema(
-    number=5,
+    number=6,
     release=_release(),
     added={
         "Finding.example": 2,
@@ -114,7 +114,13 @@ CURRENT = StoredSchema(
         "VerifierSpec.git.merge:already_done": 5,
         "VerifierSpec.git.merge:sync": 5,
         "VerifierSpec.git.merge:title": 5,
+        "VerifierSpec.git.merge:check": 6,
         "RunnerSpec.command:format": 5,
         "RunnerSpec.command:nudge": 5,
+        "VerifierSpec.loop.draft:loop": 6,
+        "VerifierSpec.loop.draft:programs": 6,
+        "VerifierSpec.loop.draft:max_items": 6,
+        "VerifierSpec.loop.draft:seconds": 6,
+        "VerifierSpec.loop.draft:auto_start": 6,
     },
 )

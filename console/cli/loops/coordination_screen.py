@@ -1,0 +1,70 @@
+"""What loops have to do with each other, as people see it on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mulligan.console.cli.output import screen
+from mulligan.console.http.models.coordination_models import (
+    CoordinationDocument,
+    DecisionRow,
+    LockRow,
+    WaitingRow,
+    WaitRow,
+)
+from mulligan.policies.coordination.outer_waits import wait_words
+from mulligan.policies.figures.format import duration, timestamp
+
+
+def print_coordination(found: CoordinationDocument, now: float) -> None:
+    totals = found.totals
+    _print("files", [_lock(each, now) for each in found.locks], totals.locks)
+    denied = [f"{d.loop}/{d.test} waits for {d.files}: {d.holder} has it" for d in found.denied]
+    _print("waiting for files", denied, totals.denied)
+    _print("waiting for others", [_waiting(each, now) for each in found.waiting], totals.waiting)
+    deadlocks = [
+        f"{' → '.join([*each.cycle, each.cycle[0]])}: {each.test} will go on without {each.wait}"
+        for each in found.deadlocks
+    ]
+    _print("deadlocks", deadlocks, len(deadlocks))
+    events = [f"{e.event}, {duration(now - e.at)} ago by {e.by}" for e in found.events]
+    _print("events", events, totals.events)
+    decisions = [line for each in found.decisions for line in _decision(each)]
+    _print("decisions", decisions, len(decisions))
+    if not any((found.locks, denied, found.waiting, events, decisions)):
+        screen.say("loops have nothing to do with each other")
+
+
+def _print(title: str, lines: Sequence[str], total: int) -> None:
+    if not lines:
+        return
+    screen.say(title, style="bold")
+    for each in lines:
+        screen.say(f"  {each}")
+    if total > len(lines):
+        screen.note(f"{total - len(lines):,} more: --limit {total}")
+
+
+def _lock(row: LockRow, now: float) -> str:
+    lost = f"; others may take them in {duration(row.expires - now)}" if row.expires else ""
+    return f"{row.loop}/{row.test} has {', '.join(row.files)} for {duration(now - row.since)}{lost}"
+
+
+def _waiting(row: WaitingRow, now: float) -> str:
+    waits = ", ".join(_wait(each) for each in row.waits)
+    held = ", and a person holds it" if row.held else ""
+    return f"{row.loop}/{row.test} waits for {waits}{held}, for {duration(now - row.since)}"
+
+
+def _wait(row: WaitRow) -> str:
+    by = f" of {', '.join(row.by)}" if row.what.startswith("event:") and row.by else ""
+    return f"{wait_words(row.what, row.state)}{by}"
+
+
+def _decision(row: DecisionRow) -> list[str]:
+    lines = [f"{row.number}  {timestamp(row.at, None)}  {row.loop}/{row.test}: {row.text}"]
+    if row.overruled_by:
+        lines.append(f"    overruled by {row.overruled_by}")
+    elif row.overruling is not None:
+        lines.append(f"    mulligan loops overrule {row.number}: {row.overruling.text}")
+    return lines

@@ -1,0 +1,259 @@
+"""What loops have to do with each other as the API returns it, with or without the names of files.
+
+The API calls an item of a loop a test.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mulligan.console.http.models.job_models import REDACTED
+from mulligan.policies.coordination.decision import Decision, DecisionKind, Overruling
+from mulligan.policies.coordination.locks import FileLock
+from mulligan.policies.coordination.order import OrderWord
+from mulligan.policies.coordination.wait_graph import Deadlock, WaitingNode
+from mulligan.policies.figures.format import counted
+from mulligan.policies.loops.spec import EventName
+from mulligan.tasks.coordination.view import CoordinationView, DeniedItem
+from mulligan.tasks.ports.ledger import EmittedEvent
+
+
+class LockRow(BaseModel):
+    """The files that an item has to itself. Times are seconds since 1970."""
+
+    loop: str
+    test: str
+    files: list[str]
+    since: float
+    #: When others may take them, because the item has no slot now; null while it has one.
+    expires: float | None
+
+
+class DeniedRow(BaseModel):
+    """An item that waits for files."""
+
+    loop: str
+    test: str
+    files: str
+    #: Who has them: `loop/item`.
+    holder: str
+
+
+class WaitRow(BaseModel):
+    """One thing that an item waits for."""
+
+    #: `loop/item`, or `event:name`.
+    what: str
+    #: The state of the item, or `emitted`; empty if there is none.
+    state: str
+    #: The items that can end the wait, as far as they are known.
+    by: list[str]
+
+
+class WaitingRow(BaseModel):
+    """An item that waits for others."""
+
+    loop: str
+    test: str
+    since: float
+    #: Whether a person holds it.
+    held: bool
+    waits: list[WaitRow]
+
+
+class EventRow(BaseModel):
+    """An event that was given off."""
+
+    event: str
+    tenant: str | None
+    at: float
+    #: The item, as `loop/item`, or the person.
+    by: str
+
+
+class DeadlockRow(BaseModel):
+    """Items that wait for each other. The monitor breaks one of the waits within seconds."""
+
+    #: Each waits for the next one, and the last one for the first.
+    cycle: list[str]
+    #: The item that will go on, and what it will not wait for.
+    test: str
+    wait: str
+
+
+class OverrulingRow(BaseModel):
+    """What overruling a decision does."""
+
+    text: str
+    #: The item that it is about, and its new order; null: it has none any more.
+    loop: str
+    test: str
+    order: OrderWord | None
+
+
+class DecisionRow(BaseModel):
+    number: int
+    at: float
+    kind: DecisionKind
+    loop: str
+    test: str
+    text: str
+    by: str
+    overruled_by: str | None
+    #: Null if there is nothing to overrule, or nothing that the caller may.
+    overruling: OverrulingRow | None
+
+
+class Totals(BaseModel):
+    """How many there are, also of those that the limit leaves out."""
+
+    locks: int
+    denied: int
+    waiting: int
+    events: int
+
+
+class CoordinationDocument(BaseModel):
+    """Who has which files, who waits for whom, and what was decided."""
+
+    locks: list[LockRow]
+    denied: list[DeniedRow]
+    waiting: list[WaitingRow]
+    deadlocks: list[DeadlockRow]
+    events: list[EventRow]
+    #: The newest first.
+    decisions: list[DecisionRow]
+    totals: Totals
+
+
+class OverruledDecision(BaseModel):
+    number: int
+    overruled: Literal[True] = True
+    #: What was done.
+    done: OverrulingRow
+
+
+class OrderRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    #: Null: the usual rules again.
+    order: OrderWord | None
+
+
+class EventRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    event: EventName
+    #: Whose loops get it, if the token is not bound to a tenant.
+    tenant: Annotated[str | None, Field(max_length=200)] = None
+
+
+class EventAnswer(BaseModel):
+    event: str
+    #: False: it had been given off before.
+    emitted: bool
+
+
+def coordination_document(
+    view: CoordinationView, *, limit: int, texts: bool
+) -> CoordinationDocument:
+    """Return at most ``limit`` rows of each list. ``texts``: whether it names changed files."""
+    nodes = sorted(view.graph.nodes.values(), key=lambda each: (each.since, each.name))
+    return CoordinationDocument(
+        locks=[_lock_row(each, texts=texts) for each in view.locks[:limit]],
+        denied=[_denied_row(each, texts=texts) for each in view.denied[:limit]],
+        waiting=[_waiting_row(view, each) for each in nodes[:limit]],
+        deadlocks=[_deadlock_row(each) for each in view.deadlocks[:limit]],
+        events=[_event_row(each) for each in view.events[:limit]],
+        decisions=[decision_row(view, each, texts=texts) for each in view.decisions[:limit]],
+        totals=Totals(
+            locks=len(view.locks),
+            denied=len(view.denied),
+            waiting=len(nodes),
+            events=len(view.events),
+        ),
+    )
+
+
+def decision_row(view: CoordinationView, decision: Decision, *, texts: bool) -> DecisionRow:
+    effect = view.overruling(decision)
+    return DecisionRow(
+        number=int(decision.id),
+        at=decision.at,
+        kind=decision.kind,
+        loop=decision.loop,
+        test=decision.item,
+        text=decision.text if texts else _without_files(decision),
+        by=decision.by,
+        overruled_by=decision.overruled_by or None,
+        overruling=overruling_row(effect) if effect is not None else None,
+    )
+
+
+def overruling_row(effect: Overruling) -> OverrulingRow:
+    return OverrulingRow(text=effect.text, loop=effect.loop, test=effect.item, order=effect.word)
+
+
+def shown_file(pattern: str, *, texts: bool) -> str:
+    """Hide a file that an agent changed: it begins with a slash (see held_files.py)."""
+    return pattern if texts or not pattern.startswith("/") else REDACTED
+
+
+def _without_files(decision: Decision) -> str:
+    """Return the text of a decision without the names of files that an agent changed."""
+    match decision.kind:
+        case "undeclared":
+            found = counted(len(decision.files), "file")
+            return f"it changed {found} that it did not declare: it declares that from now on"
+        case "denied":
+            return re.sub(r"^it waits for /.*: ", f"it waits for {REDACTED}: ", decision.text)
+    return decision.text
+
+
+def _lock_row(lock: FileLock, *, texts: bool) -> LockRow:
+    return LockRow(
+        loop=lock.loop,
+        test=lock.item,
+        files=[shown_file(each, texts=texts) for each in lock.files],
+        since=lock.since,
+        expires=lock.expires,
+    )
+
+
+def _denied_row(denied: DeniedItem, *, texts: bool) -> DeniedRow:
+    return DeniedRow(
+        loop=denied.loop,
+        test=denied.item,
+        files=shown_file(denied.files, texts=texts),
+        holder=denied.holder,
+    )
+
+
+def _waiting_row(view: CoordinationView, node: WaitingNode) -> WaitingRow:
+    return WaitingRow(
+        loop=node.loop,
+        test=node.item,
+        since=node.since,
+        held=node.held,
+        waits=[
+            WaitRow(
+                what=each.what,
+                state=view.states.get((node.loop, each.what), ""),
+                by=list(each.by),
+            )
+            for each in node.waits
+        ],
+    )
+
+
+def _deadlock_row(deadlock: Deadlock) -> DeadlockRow:
+    return DeadlockRow(cycle=list(deadlock.cycle), test=deadlock.victim.name, wait=deadlock.wait)
+
+
+def _event_row(event: EmittedEvent) -> EventRow:
+    return EventRow(
+        event=event.name, tenant=event.tenant or None, at=event.at, by=", ".join(event.by)
+    )

@@ -1,0 +1,100 @@
+"""Decisions of the coordination: what was decided about an item, why, and how to overrule it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Literal, get_args
+
+from mulligan.policies.coordination.order import OrderWord
+
+#: ``slot``: it got a slot before others. ``denied``: files that it declares are locked.
+#: ``undeclared``: it changed a file that it did not declare. ``deadlock``: its wait was broken.
+#: ``lapsed``: it lost its files while it waited. ``order``: a person decided, or ended an order.
+DecisionKind = Literal["slot", "denied", "undeclared", "deadlock", "lapsed", "order"]
+DECISION_KINDS: tuple[DecisionKind, ...] = get_args(DecisionKind)
+#: Decisions that are kept, of all loops together.
+MOST_DECISIONS = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """One decision. Its text quotes nothing of prompts and answers."""
+
+    kind: DecisionKind
+    loop: str
+    item: str
+    #: A sentence, with `{other}` for the other item or its loop.
+    text: str
+    #: The item that it was preferred to, or that holds it back: `loop/item`.
+    other: str = ""
+    tenant: str = ""
+    by: str = "coordinator"
+    #: For `undeclared`: the files.
+    files: tuple[str, ...] = ()
+    #: Given by the ledger.
+    id: str = ""
+    at: float = 0.0
+    #: Who overruled it; empty if nobody did.
+    overruled_by: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.loop}/{self.item}"
+
+    def as_json(self) -> str:
+        """Return it as the ledger keeps it, without what is empty."""
+        full = {name: value for name, value in asdict(self).items() if value not in ("", (), 0.0)}
+        return json.dumps(full, separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Decision:
+        """Read a decision; what a later release adds is left out. Raises ValueError if damaged."""
+        found, known = json.loads(text), {each.name for each in fields(cls)}
+        values = {name: value for name, value in found.items() if name in known}
+        try:
+            return cls(**{**values, "files": tuple(values.get("files", ()))})
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overruling:
+    """What overruling a decision does: an order for an item, or the end of one."""
+
+    loop: str
+    item: str
+    #: None: the item has no order any more.
+    word: OrderWord | None = None
+    #: Files that the item does not declare any more; its order stays as it is.
+    files: tuple[str, ...] = ()
+    #: The same in words, for a button.
+    text: str
+
+
+def overruling(decision: Decision) -> Overruling | None:
+    """Return what overruling a decision does; None if there is nothing to overrule."""
+    if decision.overruled_by:
+        return None
+    loop, item = decision.loop, decision.item
+    other_loop, _, other_item = decision.other.partition("/")
+    match decision.kind:
+        case "slot" if other_item:
+            text = f"{decision.other} goes first"
+            return Overruling(loop=other_loop, item=other_item, word="first", text=text)
+        case "denied":
+            text = f"{decision.name} need not wait for the files"
+            return Overruling(loop=loop, item=item, word="ignore_locks", text=text)
+        case "lapsed":
+            text = f"{decision.name} goes first"
+            return Overruling(loop=loop, item=item, word="first", text=text)
+        case "deadlock":
+            text = f"{decision.name} waits again, and another wait is broken"
+            return Overruling(loop=loop, item=item, word="hold", text=text)
+        case "undeclared":
+            text = f"{decision.name} does not declare these files any more"
+            return Overruling(loop=loop, item=item, files=decision.files, text=text)
+        case "order":
+            text = f"the order for {decision.name} ends"
+            return Overruling(loop=loop, item=item, text=text)
+    return None

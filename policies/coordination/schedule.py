@@ -1,0 +1,93 @@
+"""The order of the items that are ready, and what is recorded about who got a slot and who not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from mulligan.policies.coordination.critical_path import WaitingLoop, weigh_items
+from mulligan.policies.coordination.decision import Decision
+from mulligan.policies.loops.admission import LEAST_URGENT, Admission, Denied, WaitingItem
+from mulligan.policies.loops.loop import LoopSnapshot
+
+
+def ready_items(
+    snapshot: LoopSnapshot, waiting: Sequence[WaitingLoop], ageing: float
+) -> list[WaitingItem]:
+    """Return the items that wait for a slot, as a loop that was planned asks for them.
+
+    Each item on the longest chain after one counts as `ageing` seconds that it has waited longer.
+    """
+    ready = [
+        (place, spec, snapshot.record(spec.id))
+        for place, spec in enumerate(snapshot.specs)
+        if spec.id in snapshot.items and snapshot.record(spec.id).state == "ready"
+    ]
+    weights = weigh_items(snapshot, waiting) if ready else {}
+    orders = snapshot.orders
+    return [
+        WaitingItem(
+            item=spec.id,
+            priority=spec.priority,
+            # A millisecond later than the one before: equal ones go in the order of the specs.
+            since=record.since + place / 1000,
+            head_start=weights[spec.id].chain * ageing,
+            urgency=weights[spec.id].urgency,
+            files=snapshot.files(spec),
+            order=orders[spec.id].word if spec.id in orders else None,
+        )
+        for place, spec, record in ready
+    ]
+
+
+def scored(spec: str, ready: Sequence[WaitingItem]) -> str:
+    """Return what the order of ready items depends on, besides when they became ready.
+
+    ``spec``: the address of all items. If it has changed, those that are ready are sorted again.
+    """
+    urgent = [f"{each.item}={each.urgency}" for each in ready if each.urgency < LEAST_URGENT]
+    return hashlib.sha256(" ".join((spec, *urgent)).encode()).hexdigest()[:16]
+
+
+class Described(TypedDict):
+    """What a write says about an admission."""
+
+    decisions: list[Decision]
+    denied: dict[str, str]
+
+
+def describe_admission(admission: Admission, known: Mapping[str, str]) -> Described:
+    """Return the decisions of an admission. ``known``: denials that were recorded before."""
+    news = {each.name: each for each in admission.denied if known.get(each.name) != _why(each)}
+    slots = [
+        Decision(
+            kind="slot",
+            loop=each.loop,
+            item=each.candidate.item,
+            text=f"it got a slot: {each.reason}",
+            other=each.over,
+        )
+        for each in admission.admitted
+    ]
+    denials = [
+        Decision(
+            kind="denied",
+            loop=each.loop,
+            item=each.candidate.item,
+            text=f"it waits for {each.files}: {{other}} {_has(each)}",
+            other=each.holder,
+        )
+        for each in news.values()
+    ]
+    return Described(
+        decisions=[*slots, *denials], denied={name: _why(each) for name, each in news.items()}
+    )
+
+
+def _has(denied: Denied) -> str:
+    return "waits for it longer" if denied.reserved else "changes it"
+
+
+def _why(denied: Denied) -> str:
+    return f"{denied.holder} {denied.files}"

@@ -1,0 +1,148 @@
+"""Orders: let people say what happens to an item, overrule decisions, and give events off."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from mulligan.policies.coordination.decision import (
+    MOST_DECISIONS,
+    Decision,
+    Overruling,
+    overruling,
+)
+from mulligan.policies.coordination.order import ORDER_WORDS, Order, OrderWord
+from mulligan.policies.figures.format import counted
+from mulligan.policies.loops.commands import NotPossible
+from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
+from mulligan.policies.loops.plan import WORDS
+from mulligan.policies.loops.spec import NAME_PATTERN
+from mulligan.tasks.loops.change import LoopConflict, change_loop
+from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.ledger import LoopReading, Requester
+
+_LONGEST_EVENT = 80
+#: What an order says about an item, for people.
+ORDERED: dict[OrderWord, str] = {
+    "first": "gets the next free slot",
+    "hold": "gets no slot until the order ends",
+    "ignore_locks": "need not wait for files that others change",
+    "ignore_waits": "need not wait for other loops and events",
+}
+
+
+class NoSuchDecision(BadInput):
+    """There is no decision of this number any more, or the caller may not see it."""
+
+
+def give_order(
+    context: LoopContext, name: str, item: str, word: OrderWord | None, caller: Requester
+) -> LoopReading:
+    """Say what happens to an item until it begins. None: the usual rules.
+
+    Raises NoSuchLoop, or LoopConflict for an item that has a slot or has ended.
+    """
+    if word is not None and word not in ORDER_WORDS:
+        raise BadInput.at("order", f"must be one of {', '.join(ORDER_WORDS)}")
+    if word is not None:
+        _refuse_if_running(context.ledger.read_loop(name), item)
+    return change_loop(
+        context,
+        name,
+        caller,
+        lambda found, now: _ordered(found, item, word, caller.by, now),
+    )
+
+
+def _refuse_if_running(reading: LoopReading | None, item: str) -> None:
+    """Refuse an order for an item that has a slot: it would count for its next run only."""
+    if reading is None:
+        return
+    job_id, name = reading.snapshot.record(item).job_id, reading.snapshot.loop.name
+    if job_id and any(each.job_id == job_id and each.loop == name for each in reading.fleet.live):
+        raise LoopConflict(f"{item} runs: an order is for what waits")
+
+
+def _ordered(
+    snapshot: LoopSnapshot, item: str, word: OrderWord | None, by: str, now: float
+) -> LoopChange:
+    """Return the change that gives or ends an order. Raises NotPossible."""
+    if snapshot.spec(item) is None:
+        raise NotPossible(f"the loop has no item {item!r}")
+    state, old = snapshot.record(item).state, snapshot.orders.get(item)
+    if (old.word if old else None) == word and not (old and old.waits):
+        return LoopChange()
+    if word is not None and state not in ("pending", "ready", "blocked", "running"):
+        raise NotPossible(f"{item} {WORDS[state]}: an order is for what waits")
+    order = None if word is None else Order(word=word, by=by, at=now)
+    text = ORDERED[word] if word else "follows the usual rules again"
+    decision = Decision(
+        kind="order", loop=snapshot.loop.name, item=item, text=f"it {text}: by {by}", by=by
+    )
+    return LoopChange(orders={item: order}, decisions=(decision,), note=f"{item} {text}")
+
+
+def find_decision(context: LoopContext, number: str, *, tenant: str | None = None) -> Decision:
+    """Return a decision. Raises NoSuchDecision."""
+    found = context.ledger.coordination(limit=MOST_DECISIONS).decisions
+    for each in found:
+        if each.id == number and tenant in (None, each.tenant):
+            return each
+    raise NoSuchDecision.at("decision", f"there is no decision {number!r}", "unknown_name")
+
+
+def overrule(
+    context: LoopContext, number: str, caller: Requester, *, tenant: str | None = None
+) -> Overruling:
+    """Do what overruling a decision means. Raises NoSuchDecision, or LoopConflict if it is late."""
+    decision = find_decision(context, number, tenant=tenant)
+    effect = overruling(replace(decision, overruled_by=""))
+    if effect is None:
+        raise LoopConflict(f"decision {number} cannot be overruled: nothing was decided against it")
+    other = context.ledger.read_loop(effect.loop)
+    if other is None or not other.snapshot.loop.is_of(tenant):  # its name may be another tenant's
+        raise LoopConflict(f"decision {number} cannot be overruled: its other loop is not there")
+
+    def decide(found: LoopSnapshot, now: float) -> LoopChange:
+        if decision.overruled_by:  # a repeated request has its key, and does not come here
+            by = decision.overruled_by
+            raise NotPossible(f"decision {number} cannot be overruled: {by} has done it")
+        if decision.kind == "order" and _is_replaced(context, decision):
+            raise NotPossible(f"decision {number} is not in force: there is a later order")
+        if effect.files:
+            change = _without_files(found, effect)
+        else:
+            change = _ordered(found, effect.item, effect.word, caller.by, now)
+        return replace(change, overrules=number)
+
+    if effect.word is not None and not decision.overruled_by:
+        _refuse_if_running(other, effect.item)
+    change_loop(context, effect.loop, caller, decide)
+    return effect
+
+
+def _is_replaced(context: LoopContext, decision: Decision) -> bool:
+    """Whether another order for the item came later."""
+    found = context.ledger.coordination(limit=MOST_DECISIONS).decisions
+    newest = next(each for each in found if (each.kind, each.name) == ("order", decision.name))
+    return newest.id != decision.id
+
+
+def _without_files(snapshot: LoopSnapshot, effect: Overruling) -> LoopChange:
+    seen = snapshot.seen_files.get(effect.item, ())
+    kept = tuple(each for each in seen if each not in effect.files)
+    # The log is for everybody who sees the loop, and what was changed is not.
+    note = f"{effect.item} does not declare {counted(len(effect.files), 'file')} any more"
+    return LoopChange(seen_files={effect.item: kept}, note=note)
+
+
+def emit(context: LoopContext, name: str, *, tenant: str, by: str) -> bool:
+    """Give an event off. Return whether it was not there yet. Raises BadInput."""
+    if len(name) > _LONGEST_EVENT or not re.fullmatch(NAME_PATTERN, name):
+        raise BadInput.at("event", "is not the name of an event, such as api-ready")
+    answer, publish = context.ledger.emit_event(name, tenant=tenant, by=by)
+    if answer == "full":
+        raise LoopConflict("there are too many events that nobody has forgotten yet")
+    context.publish(publish)
+    return answer == "emitted"

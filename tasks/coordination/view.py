@@ -1,0 +1,196 @@
+"""View: what loops have to do with each other, as people and programs see it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mulligan.policies.coordination.decision import (
+    MOST_DECISIONS,
+    Decision,
+    Overruling,
+    overruling,
+)
+from mulligan.policies.coordination.locks import FileLock
+from mulligan.policies.coordination.wait_graph import Deadlock, WaitGraph, WaitingNode, build_graph
+from mulligan.policies.loops.loop import DONE, ItemRecord, LoopSnapshot
+from mulligan.tasks.coordination.deadlocks import coupled_snapshots
+from mulligan.tasks.loops.change import no_such_loop
+from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.loops.view import ANOTHER
+from mulligan.tasks.ports.ledger import EmittedEvent
+
+#: An item in a sentence about a deadlock.
+_ITEM = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)/[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeniedItem:
+    """An item that waits for files that another one has."""
+
+    loop: str
+    item: str
+    holder: str
+    files: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.loop}/{self.item}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinationView:
+    """Who has which files, who waits for whom, and what was decided, as the caller may see it."""
+
+    locks: Sequence[FileLock]
+    denied: Sequence[DeniedItem]
+    events: Sequence[EmittedEvent]
+    graph: WaitGraph
+    deadlocks: Sequence[Deadlock]
+    #: The newest first; the names of other loops are replaced where the caller may not see them.
+    decisions: Sequence[Decision]
+    #: A loop and what its items wait for → the state of that; empty if there is none.
+    states: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    #: The items of the decisions, as `loop/item`, as far as the caller may see them.
+    items: Mapping[str, ItemRecord] = field(default_factory=dict)
+
+    def overruling(self, decision: Decision) -> Overruling | None:
+        """Return what overruling a decision does, if the caller may do it and it is of use."""
+        found = overruling(decision)
+        record = self.items.get(f"{found.loop}/{found.item}") if found is not None else None
+        if record is None or record.state in DONE:
+            return None
+        return found
+
+
+def view_coordination(
+    context: LoopContext,
+    *,
+    tenant: str | None = None,
+    owner: str | None = None,
+    loop: str | None = None,
+    limit: int = 100,
+) -> CoordinationView:
+    """Read what loops have to do with each other. ``limit``: of the decisions.
+
+    ``tenant``, ``owner``: whose loops the caller sees; None for all. ``loop``: only of this one.
+    Raises NoSuchLoop.
+    """
+    is_all = tenant is None and owner is None
+    # Those that are not shown must not take the place of others.
+    found = context.ledger.coordination(limit=limit if is_all and not loop else MOST_DECISIONS)
+    of_tenant = [each for each in context.ledger.loops() if each.is_of(tenant)]
+    visible = {each.name for each in of_tenant if each.is_of(tenant, owner)}
+    if loop is not None and loop not in visible:
+        raise no_such_loop(context, loop, tenant, owner)
+    shown = visible if loop is None else {loop}
+    # Nobody waits for a loop of another tenant.
+    known = {each.name for each in of_tenant}
+    coupled = replace(found, coupled=[each for each in found.coupled if each in known])
+    snapshots = [*coupled_snapshots(context, coupled)]
+    graph = build_graph(snapshots)
+    nodes = [_node(each, visible) for each in graph.nodes.values() if each.loop in shown]
+    own = [each for each in snapshots if each.loop.name in shown]
+    events = [each for each in found.events if tenant in (None, each.tenant)]
+    if loop is not None:
+        wanted = {event for each in own for spec in each.specs for event in spec.waits_for}
+        events = [
+            each
+            for each in events
+            if each.name in wanted or any(by.startswith(f"{loop}/") for by in each.by)
+        ]
+    decisions = [
+        _shown(each, visible)
+        for each in found.decisions
+        if tenant in (None, each.tenant)
+        and (each.loop in shown or _is_against(each, loop, visible) or (is_all and loop is None))
+    ][:limit]
+    return CoordinationView(
+        locks=[each for each in found.locks if each.loop in shown],
+        denied=[*_denied(found.denied, found.locks, shown, visible)],
+        events=[_event(each, visible) for each in events],
+        graph=WaitGraph(nodes={each.name: each for each in nodes}),
+        deadlocks=[each for each in graph.deadlocks() if _concerns(each, shown, visible)],
+        decisions=decisions,
+        states=_states(own, nodes),
+        items=_items(context, decisions, visible),
+    )
+
+
+def _is_against(decision: Decision, loop: str | None, visible: Collection[str]) -> bool:
+    """Whether it was decided against the chosen loop, in favour of one that the caller sees."""
+    return decision.loop in visible and decision.other.partition("/")[0] == loop
+
+
+def _denied(
+    denied: Mapping[str, str],
+    locks: Iterable[FileLock],
+    shown: Collection[str],
+    visible: Collection[str],
+) -> Iterable[DeniedItem]:
+    """Yield who waits for files that somebody has now."""
+    holders = {each.name for each in locks}
+    for name, why in sorted(denied.items()):
+        (loop, _, item), (holder, _, files) = name.partition("/"), why.partition(" ")
+        if loop in shown and holder in holders:
+            seen = holder.partition("/")[0] in visible
+            yield DeniedItem(loop=loop, item=item, holder=holder if seen else ANOTHER, files=files)
+
+
+def _event(event: EmittedEvent, visible: Collection[str]) -> EmittedEvent:
+    """Hide the names of loops that the caller may not see."""
+    names = (by if "/" not in by or by.partition("/")[0] in visible else ANOTHER for by in event.by)
+    return replace(event, by=tuple(dict.fromkeys(names)))
+
+
+def _node(node: WaitingNode, visible: Collection[str]) -> WaitingNode:
+    """Hide the items that the caller may not see; what the loop itself waits for stays."""
+    waits = tuple(
+        replace(each, by=tuple(by for by in each.by if by.partition("/")[0] in visible))
+        for each in node.waits
+    )
+    return replace(node, waits=waits)
+
+
+def _concerns(deadlock: Deadlock, shown: Collection[str], visible: Collection[str]) -> bool:
+    loops = {name.partition("/")[0] for name in deadlock.cycle}
+    return loops.issubset(visible) and not loops.isdisjoint(shown)
+
+
+def _states(
+    snapshots: Iterable[LoopSnapshot], nodes: Iterable[WaitingNode]
+) -> dict[tuple[str, str], str]:
+    loops, found = {each.loop.name: each for each in snapshots}, dict[tuple[str, str], str]()
+    for node in nodes:
+        snapshot = loops[node.loop]
+        for wait in node.waits:
+            own = snapshot.record(wait.what.partition("/")[2]).state
+            found[node.loop, wait.what] = snapshot.outer.get(wait.what, "") if wait.outer else own
+    return found
+
+
+def _items(
+    context: LoopContext, decisions: Iterable[Decision], visible: Collection[str]
+) -> dict[str, ItemRecord]:
+    """Read the items that overruling these decisions would change."""
+    effects = [effect for each in decisions if (effect := overruling(each)) is not None]
+    names = sorted({effect.loop for effect in effects if effect.loop in visible})
+    found = context.ledger.loop_items(names) if names else []
+    return {
+        f"{name}/{item}": record
+        for name, records in zip(names, found, strict=True)
+        for item, record in records.items()
+    }
+
+
+def _shown(decision: Decision, visible: Collection[str]) -> Decision:
+    """Fill in the name of the other loop, as far as the caller may know it."""
+    loop = decision.other.partition("/")[0]
+    seen = not loop or loop in visible
+    name = decision.other if decision.kind == "denied" else loop
+    text = decision.text.replace("{other}", name if seen else ANOTHER)
+    if decision.kind == "deadlock":  # it names all who were part of it
+        text = _ITEM.sub(lambda found: found[0] if found[1] in visible else ANOTHER, text)
+    other = decision.other if seen else f"{ANOTHER}/"
+    return replace(decision, text=text, other=other)

@@ -1,0 +1,163 @@
+"""The jobs that verify commits of a loop's branch, and which items are due for one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mulligan.policies.jobs.job import (
+    GIT_MERGE,
+    Job,
+    PolicySpec,
+    RunnerSpec,
+    VerifierSpec,
+)
+from mulligan.policies.loops.checkpoints import Checkpoint, in_effect
+from mulligan.policies.loops.loop import LoopSnapshot
+from mulligan.policies.loops.spec import ItemSpec
+from mulligan.policies.regressions.due import (
+    ItemVerdict,
+    argument_words,
+    batch,
+    judge_item,
+    meets,
+)
+from mulligan.policies.regressions.record import ALL_ITEMS, CheckReason, RegressionRules
+from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.ports.ledger import Submission
+from mulligan.tasks.ports.repositories import Repository
+
+TASK_TYPE = "regression_check"
+_NO_WEIGHT = 0.001
+#: Differences between two commits that a process remembers.
+_MOST_REMEMBERED = 2000
+
+
+@dataclass
+class ChangedPaths:
+    """The files that differ between two commits, remembered: a sweep asks again and again."""
+
+    _known: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+
+    def between(self, repository: Repository, old: str, new: str) -> frozenset[str]:
+        if old == new:
+            return frozenset()
+        if (old, new) not in self._known:
+            while len(self._known) >= _MOST_REMEMBERED:
+                self._known.pop(next(iter(self._known)))
+            found = repository.changes(old, new)
+            self._known[old, new] = frozenset(each.path for each in found)
+        return self._known[old, new]
+
+
+def passed_items(snapshot: LoopSnapshot) -> list[ItemSpec]:
+    """Return the items that passed by a job, and so were verified once."""
+    return [
+        spec
+        for spec in snapshot.specs
+        if snapshot.record(spec.id).state == "passed" and snapshot.record(spec.id).job_id
+    ]
+
+
+def due_items(
+    snapshot: LoopSnapshot,
+    rules: RegressionRules,
+    checkpoints: Sequence[Checkpoint],
+    changed: Callable[[str, str], frozenset[str]],
+    now: float,
+) -> tuple[CheckReason, list[ItemSpec]]:
+    """Return the passed items that are due to be verified at the newest checkpoint, and why.
+
+    An item with an open regression is looked after already.
+    """
+    log, tip = snapshot.loop.regressions, checkpoints[0].commit
+    passed = [each for each in passed_items(snapshot) if log.open_of(each.id) is None]
+    if log.asked:
+        return "asked", [each for each in passed if log.asked in (ALL_ITEMS, each.id)]
+    merges = {each.item: each for each in reversed(in_effect(checkpoints))}
+    places = {each.commit: place for place, each in enumerate(checkpoints)}
+    merged = [each for each in passed if each.id in merges and merges[each.id].commit != tip]
+    begun = log.full_at or snapshot.loop.started_at or now
+    if now - begun >= rules.every and log.full_commit != tip:
+        return "schedule", merged
+    if not rules.after_merge:
+        return "merge", []
+
+    def is_due(spec: ItemSpec) -> bool:
+        merge = merges[spec.id]
+        # The newer one: its own merge, or the last checks.
+        newer = places.get(log.commit, len(places)) < places[merge.commit]
+        since = log.commit if newer else merge.commit
+        words = [word for each in spec.verifiers for word in argument_words(each)]
+        files = changed(merge.parent or merge.commit, merge.commit)
+        return meets(changed(since, tip), files, spec.touches, words)
+
+    return "merge", [each for each in merged if is_due(each)]
+
+
+def verifiers_of(spec: ItemSpec, broken: Sequence[int] = ()) -> list[VerifierSpec]:
+    """Return the verifiers of an item as a job has them. ``broken``: only these."""
+    return [each.plain() for i, each in enumerate(spec.verifiers) if not broken or i in broken]
+
+
+def submit_check(
+    context: LoopContext, snapshot: LoopSnapshot, commit: str, verifiers: Sequence[VerifierSpec]
+) -> str:
+    """Submit the job that verifies a commit, once for each regression or check. Return its id."""
+    loop, config = snapshot.loop, snapshot.config
+    space = config.item_workspace()
+    if space is None:
+        raise ValueError(f"{loop.name} has no repository")
+    check = VerifierSpec.model_validate({"id": GIT_MERGE, "weight": _NO_WEIGHT, "check": commit})
+    job = Job(
+        task_type=TASK_TYPE,
+        name=f"verify {commit[:10]}",
+        prompt="Verify a commit. Nobody is asked.",
+        runner=RunnerSpec.model_validate({"kind": "scripted", "answers": ["-"]}),
+        verifiers=(*verifiers, check),
+        policy=PolicySpec(max_attempts=2),
+        workspace=space.model_copy(update={"ref": commit, "edits": False}),
+        labels={
+            **({context.tenant_label: loop.tenant} if loop.tenant else {}),
+            "loop": loop.name,
+        },
+    )
+    number = loop.regressions.next_number
+    content = f"{loop.uid}/{number}/{loop.regressions.to_text()}/{job.model_dump_json()}"
+    key = f"regression/{hashlib.sha256(content.encode()).hexdigest()}"
+    keyed = job.model_copy(update={"idempotency_key": key})
+    owner = loop.owner or None
+    submission = Submission(id=context.intake.new_id(keyed, owner), job=keyed, owner=owner)
+    answer = context.ledger.accept([submission])[0]
+    publication = getattr(answer, "publication", None)
+    context.publish([publication] if publication is not None else [])
+    return answer.id
+
+
+def is_running(context: LoopContext, job_id: str) -> bool:
+    view = context.ledger.job(job_id)
+    return view is not None and view.finished_at is None
+
+
+def read_verdicts(
+    context: LoopContext, job_id: str, wanted: Mapping[str, Sequence[VerifierSpec]]
+) -> Iterator[tuple[str, ItemVerdict, list[int], str]]:
+    """Yield what a check that has ended says about each item: the failed places and their words.
+
+    A check that was lost says nothing.
+    """
+    view = context.ledger.job(job_id)
+    attempt = view.attempts[-1] if view is not None and view.attempts else None
+    verdict = attempt.verdict if attempt is not None else None
+    specs = view.job.verifiers if view is not None else ()
+    results = verdict.results if verdict is not None else ()
+    for item, verifiers in wanted.items():
+        found, places = judge_item(verifiers, specs, results)
+        said = "; ".join(results[specs.index(verifiers[i])].summary for i in places)
+        yield item, found, places, said
+
+
+def next_batch(items: Sequence[ItemSpec]) -> tuple[list[str], list[VerifierSpec]]:
+    """Return the items that the next check covers, and its verifiers."""
+    return batch({each.id: verifiers_of(each) for each in items})

@@ -1,0 +1,467 @@
+"""The ledger's contract: what loops have to do with each other. Locks, events, waits, decisions."""
+
+from __future__ import annotations
+
+import pytest
+from support.ledger_scenario import Scenario
+from support.loops import ADA, LoopScenario, document, item
+
+from mulligan.policies.coordination.locks import FileLock
+from mulligan.tasks.coordination import orders
+from mulligan.tasks.coordination.deadlocks import EVENT_RETENTION, run_coordination
+from mulligan.tasks.coordination.view import view_coordination
+from mulligan.tasks.loops import change
+from mulligan.tasks.loops.change import LoopConflict
+from mulligan.tasks.loops.plan import decide
+from mulligan.tasks.loops.view import why
+from mulligan.tasks.ports.errors import BadInput
+
+
+@pytest.fixture
+def loops(scenario: Scenario) -> LoopScenario:
+    return LoopScenario(scenario)
+
+
+def decisions(loops: LoopScenario, *kinds: str) -> list[tuple[str, str, str]]:
+    """Return what was decided, the newest last, as (kind, item, text)."""
+    found = view_coordination(loops.context).decisions
+    return [(d.kind, d.name, d.text) for d in reversed(found) if not kinds or d.kind in kinds]
+
+
+def held(loops: LoopScenario) -> dict[str, tuple[str, ...]]:
+    return {each.name: each.files for each in loops.scenario.ledger.coordination().locks}
+
+
+# -- locks -----------------------------------------------------------------------------------------
+
+
+def test_items_with_the_same_files_run_one_after_the_other(loops: LoopScenario) -> None:
+    loops.create(item("a", touches=["src/**"]), item("b", touches=["src/cart.py"]), item("c"))
+    assert loops.admitted() == ["a", "c"]
+    assert held(loops) == {"alpha/a": ("src/**",)}
+    loops.passes("a")
+    assert loops.admitted() == ["b"]
+    assert held(loops) == {"alpha/b": ("src/cart.py",)}
+
+
+def test_items_of_other_loops_wait_for_files_too(loops: LoopScenario) -> None:
+    loops.create(item("a", touches=["x.py", "y.py"]), name="alpha")
+    loops.create(item("b", touches=["y.py", "z.py"]), name="beta")
+    loops.plan("alpha")
+    assert [*held(loops)] == ["alpha/a"]
+    assert loops.states("beta") == {"b": "pending"}
+    loops.plan("beta")
+    assert [*held(loops)] == ["alpha/a"]
+    loops.passes("a")
+    loops.plan("alpha")  # planning any loop gives the free slot and the files to all of them
+    assert [*held(loops)] == ["beta/b"]
+
+
+def test_loops_of_two_tenants_without_repositories_have_files_of_their_own(
+    loops: LoopScenario,
+) -> None:
+    for name, tenant in (("alpha", "one"), ("beta", "two")):
+        change.create_loop(
+            loops.context, document(item("a", touches=["x.py"]), name=name), tenant=tenant, by="ada"
+        )
+        loops.move("start", name)
+        loops.plan(name)
+    assert [*held(loops)] == ["alpha/a", "beta/a"]
+
+
+def test_a_denial_is_recorded_once_with_its_reason(loops: LoopScenario) -> None:
+    loops.create(item("a", touches=["x.py"]), item("b", touches=["x.py"]))
+    for _ in range(3):
+        loops.plan()
+    assert decisions(loops, "denied") == [
+        ("denied", "alpha/b", "it waits for x.py: alpha/a changes it")
+    ]
+    assert [each[1] for each in decisions(loops, "slot")] == ["alpha/a"]
+
+
+def test_an_item_without_a_slot_keeps_its_files_for_a_while(loops: LoopScenario) -> None:
+    loops.create(item("a", touches=["x.py"]), item("b", touches=["x.py"]))
+    loops.plan()
+    claim = loops.claim("a")
+    ledger = loops.scenario.ledger
+    ledger.requeue(claim.lease, delay=3600.0, detail="its provider is away")
+    assert loops.admitted() == []
+    loops.scenario.advance(599)
+    assert loops.admitted() == []
+    assert [*held(loops)] == ["alpha/a"]
+    loops.scenario.advance(2)
+    assert loops.admitted() == ["b"]
+    assert [*held(loops)] == ["alpha/b"]
+    assert [each[1] for each in decisions(loops, "lapsed")] == ["alpha/a"]
+
+
+def test_each_grant_has_a_new_token(loops: LoopScenario) -> None:
+    loops.create(item("a", touches=["x.py"]), item("b", touches=["x.py"]))
+    loops.plan()
+    (first,) = loops.read().fleet.locks
+    loops.passes("a")
+    loops.plan()
+    (second,) = loops.read().fleet.locks
+    assert first.token
+    assert second.token
+    assert first.token != second.token
+
+
+def test_two_planners_grant_one_file_once(loops: LoopScenario) -> None:
+    loops.create(item("a", touches=["x.py"]), name="alpha")
+    loops.create(item("b", touches=["x.py"]), name="beta")
+    first, second = (decide(loops.context, loops.read(name)) for name in ("alpha", "beta"))
+    ledger = loops.scenario.ledger
+    assert not isinstance(ledger.write_loop(first), str)
+    assert ledger.write_loop(second) == "stale"
+    loops.plan("beta")
+    assert len(held(loops)) == 1
+
+
+def test_a_file_that_an_item_was_seen_to_change_is_declared_from_then_on(
+    loops: LoopScenario,
+) -> None:
+    loops.create(item("a", touches=["x.py"]), item("b", touches=["y.py"]), concurrency=2)
+    write = decide(loops.context, loops.read())
+    loops.plan()
+    record, ledger = loops.item("a"), loops.scenario.ledger
+    files = FileLock(
+        job_id=record.job_id,
+        loop="alpha",
+        item="a",
+        space=loops.loop().space,
+        files=("x.py", "/y.py"),
+    )
+    again = [ledger.declare_files(files, seen=["/y.py"], new=["/y.py"], text="…") for _ in "12"]
+    assert again == [True, False]
+    assert held(loops) == {"alpha/a": ("x.py", "/y.py"), "alpha/b": ("y.py",)}  # both go on
+    assert loops.read().snapshot.seen_files == {"a": ("/y.py",)}
+    assert ledger.write_loop(write) == "stale"
+    loops.passes("b")
+    change.reset(loops.context, "alpha", "b", ADA)
+    assert loops.admitted() == []  # b waits from now on
+    loops.passes("a")
+    assert loops.admitted() == ["b"]
+
+
+def test_files_are_free_when_a_loop_stops_or_is_deleted(loops: LoopScenario) -> None:
+    loops.create(item("a", touches=["x.py"]))
+    loops.plan()
+    loops.move("stop")
+    assert held(loops) == {}
+    loops.move("start")
+    loops.plan()
+    loops.move("stop")
+    change.delete(loops.context, "alpha", ADA)
+    assert held(loops) == {}
+
+
+# -- waits for others ------------------------------------------------------------------------------
+
+
+def test_an_item_waits_for_one_of_another_loop(loops: LoopScenario) -> None:
+    loops.create(item("a", "beta/b"), name="alpha")
+    assert loops.admitted("alpha") == []
+    assert (loops.loop().state, loops.loop().reason) == (
+        "waiting",
+        "a waits for beta/b (which does not exist)",
+    )
+    loops.create(item("b"), name="beta")
+    loops.plan("alpha")
+    assert loops.loop().reason == "a waits for beta/b (pending)"
+    loops.plan("beta")
+    loops.scenario.ledger.stamp([])
+    loops.passes("b", name="beta")
+    assert loops.loop("alpha").dirty > loops.loop("alpha").planned  # it is planned by itself
+    assert loops.admitted("alpha") == ["a"]
+    assert loops.loop().state == "running"
+
+
+def test_loops_of_other_tenants_are_not_waited_for(loops: LoopScenario) -> None:
+    change.create_loop(loops.context, document(item("b"), name="beta"), tenant="two", by="ada")
+    loops.create(item("a", "beta/b"), name="alpha")
+    loops.plan("alpha")
+    assert loops.loop().reason == "a waits for beta/b (which does not exist)"
+
+
+def test_an_event_is_kept_until_who_waits_for_it_begins(loops: LoopScenario) -> None:
+    loops.create(item("make", emits=["api-ready"]), name="alpha")
+    loops.plan("alpha")
+    loops.passes("make")
+    loops.plan("alpha")
+    loops.create(item("use", waits_for=["api-ready"]), name="beta")
+    loops.create(item("use", waits_for=["api-ready"]), name="gamma")
+    assert loops.admitted("beta") == ["use"]
+    assert loops.admitted("gamma") == ["use"]
+    # Each item takes it once: its second run does not wait for a second one.
+    (event,) = loops.scenario.ledger.coordination().events
+    assert (event.name, event.by) == ("api-ready", ("alpha/make",))
+    loops.scenario.ledger.forget_events([event])
+    loops.fails("use", name="beta")
+    change.reset(loops.context, "beta", "use", ADA)
+    assert loops.admitted("beta") == ["use"]
+
+
+def test_an_event_wakes_the_loops_that_wait_for_it(loops: LoopScenario) -> None:
+    loops.create(item("use", waits_for=["api-ready"]), name="beta")
+    loops.plan("beta")
+    assert loops.loop("beta").reason == "use waits for the event api-ready"
+    assert orders.emit(loops.context, "api-ready", tenant="", by="ada")
+    assert not orders.emit(loops.context, "api-ready", tenant="", by="ada")
+    assert loops.loop("beta").dirty > loops.loop("beta").planned
+    assert loops.admitted("beta") == ["use"]
+
+
+def test_the_event_of_an_item_that_runs_again_is_withdrawn(loops: LoopScenario) -> None:
+    loops.create(item("make", emits=["api-ready"]), name="alpha")
+    loops.plan("alpha")
+    loops.passes("make")
+    loops.plan("alpha")
+    change.reset(loops.context, "alpha", "make", ADA)
+    loops.plan("alpha")
+    assert loops.scenario.ledger.coordination().events == []
+    assert loops.admitted() == ["make"]  # nothing begins with the write that withdraws an event
+    loops.passes("make")
+    loops.plan("alpha")
+    assert [e.name for e in loops.scenario.ledger.coordination().events] == ["api-ready"]
+
+
+def test_an_old_event_is_forgotten_unless_somebody_waits_for_it(loops: LoopScenario) -> None:
+    loops.create(item("use", "other/never", waits_for=["wanted"]), name="beta")
+    loops.plan("beta")
+    for name in ("wanted", "unwanted"):
+        orders.emit(loops.context, name, tenant="", by="ada")
+    loops.scenario.advance(EVENT_RETENTION + 1)
+    loops.plan("beta")
+    run_coordination(loops.context)
+    # `use` has it already, but has not begun: it waits for something else.
+    assert [e.name for e in loops.scenario.ledger.coordination().events] == ["wanted"]
+
+
+@pytest.mark.parametrize("name", ["", "two words", "x" * 81, "a/b", "…"])
+def test_what_cannot_be_an_event_is_refused(loops: LoopScenario, name: str) -> None:
+    with pytest.raises(BadInput):
+        orders.emit(loops.context, name, tenant="", by="ada")
+
+
+# -- deadlocks -------------------------------------------------------------------------------------
+
+
+def test_a_deadlock_of_three_loops_is_broken_at_the_youngest(loops: LoopScenario) -> None:
+    waits = {"alpha": "beta/x", "beta": "gamma/x", "gamma": "alpha/x"}
+    for name, wait in waits.items():
+        loops.create(item("x", wait), name=name)
+        loops.scenario.advance(1)
+    for name in waits:
+        assert loops.admitted(name) == []
+    assert run_coordination(loops.context) == 1
+    assert run_coordination(loops.context) == 0  # the wait is broken already
+    assert loops.admitted("gamma") == ["x"]
+    (found,) = decisions(loops, "deadlock")
+    assert found[1] == "gamma/x"
+    assert found[2] == (
+        "deadlock: alpha/x → beta/x → gamma/x → alpha/x; gamma/x is the youngest,"
+        " so that it goes on without alpha/x"
+    )
+    (heal,) = loops.read("gamma").snapshot.heals
+    assert (heal.action, heal.parameter, heal.item) == ("escalate", "a person", "x")
+    for name in ("gamma", "beta", "alpha"):
+        loops.passes("x", name=name)
+        for each in waits:
+            loops.plan(each)
+    assert {loops.loop(name).state for name in waits} == {"completed"}
+
+
+def test_a_broken_wait_can_be_overruled_so_that_another_one_is_broken(
+    loops: LoopScenario,
+) -> None:
+    loops.create(item("x", "beta/x"), name="alpha")
+    loops.scenario.advance(1)
+    loops.create(item("x", "alpha/x"), name="beta")
+    for name in ("alpha", "beta"):
+        loops.plan(name)
+    run_coordination(loops.context)
+    (decision,) = [d for d in view_coordination(loops.context).decisions if d.kind == "deadlock"]
+    orders.overrule(loops.context, decision.id, ADA)
+    assert loops.admitted("beta") == []
+    run_coordination(loops.context)
+    assert loops.admitted("alpha") == ["x"]
+    with pytest.raises(LoopConflict, match="ada has done it"):
+        orders.overrule(loops.context, decision.id, ADA)
+
+
+# -- orders ----------------------------------------------------------------------------------------
+
+
+def test_who_is_to_go_first_gets_the_next_slot(loops: LoopScenario) -> None:
+    loops.slots = 1
+    loops.create(item("a"), item("b"), name="alpha", priority=1)
+    loops.create(item("c"), name="beta", priority=9)
+    loops.plan("beta")
+    assert loops.item("c", "beta").state == "running"
+    loops.plan("alpha")
+    loops.passes("c", name="beta")
+    orders.give_order(loops.context, "alpha", "b", "first", ADA)
+    assert loops.admitted("alpha") == ["b"]
+    assert loops.read("alpha").snapshot.orders == {}  # an order ends when the item begins
+    assert decisions(loops, "order", "slot")[-1] == (
+        "slot",
+        "alpha/b",
+        "it got a slot: a person lets it go first",
+    )
+
+
+def test_an_item_that_is_held_gets_no_slot_until_the_order_ends(loops: LoopScenario) -> None:
+    loops.create(item("a"), item("b"))
+    orders.give_order(loops.context, "alpha", "a", "hold", ADA)
+    assert loops.admitted() == ["b"]
+    assert loops.admitted() == []
+    orders.give_order(loops.context, "alpha", "a", None, ADA)
+    assert loops.admitted() == ["a"]
+
+
+def test_a_denial_can_be_overruled(loops: LoopScenario) -> None:
+    loops.create(item("a", touches=["x.py"]), item("b", touches=["x.py"]))
+    loops.plan()
+    (denied,) = [d for d in view_coordination(loops.context).decisions if d.kind == "denied"]
+    effect = orders.overrule(loops.context, denied.id, ADA)
+    assert effect.text == "alpha/b need not wait for the files"
+    assert loops.admitted() == ["b"]
+    assert sorted(held(loops)) == ["alpha/a", "alpha/b"]
+    (denied,) = [d for d in view_coordination(loops.context).decisions if d.kind == "denied"]
+    assert denied.overruled_by == "ada"
+
+
+def test_an_order_for_what_has_ended_is_refused(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    loops.plan()
+    loops.passes("a")
+    with pytest.raises(LoopConflict, match="a passed: an order is for what waits"):
+        orders.give_order(loops.context, "alpha", "a", "first", ADA)
+    with pytest.raises(LoopConflict, match="no item 'b'"):
+        orders.give_order(loops.context, "alpha", "b", "first", ADA)
+    with pytest.raises(BadInput, match="no decision"):
+        orders.overrule(loops.context, "12345", ADA)
+
+
+def test_a_tenant_sees_no_names_of_others(loops: LoopScenario) -> None:
+    loops.slots = 1
+    for name, tenant, priority in (("alpha", "one", 1), ("beta", "two", 5)):
+        change.create_loop(
+            loops.context, document(item("x"), name=name, priority=priority), tenant=tenant, by="a"
+        )
+        loops.move("start", name)
+    loops.plan("beta")
+    loops.passes("x", name="alpha") if loops.states("alpha")["x"] == "running" else None
+    own = view_coordination(loops.context, tenant="one")
+    assert all("beta" not in each.text and "beta" not in each.other for each in own.decisions)
+    assert {each.loop for each in own.decisions} <= {"alpha"}
+
+
+# -- who goes next ---------------------------------------------------------------------------------
+
+
+def test_what_an_urgent_loop_waits_for_is_urgent_too(loops: LoopScenario) -> None:
+    loops.slots = 0
+    loops.create(item("a", "slow/early"), name="urgent", priority=1)
+    loops.create(item("b"), name="middle", priority=3)
+    loops.create(item("other"), item("early"), name="slow", priority=9)
+    for name in ("urgent", "middle", "slow"):
+        loops.plan(name)
+    loops.slots = 1
+    loops.plan("middle")
+    assert loops.states("slow") == {"other": "ready", "early": "running"}
+    (slot,) = decisions(loops, "slot")
+    assert slot[2] == (
+        "it got a slot: priority 1 of the loop that waits for it before middle with 3"
+    )
+
+
+def test_what_most_others_wait_for_goes_first(loops: LoopScenario) -> None:
+    loops.slots = 1
+    loops.create(item("alone"), item("root"), item("mid", "root"), item("leaf", "mid"))
+    assert loops.admitted() == ["root"]
+
+
+def test_a_loop_that_waits_for_too_long_goes_before_urgent_ones(loops: LoopScenario) -> None:
+    """Priority 3 waits for 30 minutes at most, and then for each other loop once."""
+    loops.slots = 1
+    urgent = [item(f"u{number}") for number in range(9)]
+    loops.create(*urgent, name="urgent", priority=1, concurrency=1)
+    loops.create(item("slow"), name="slow", priority=3)
+    loops.plan("urgent")
+    loops.plan("slow")
+    order = []
+    for _ in range(6):
+        (live,) = loops.read("urgent").fleet.live
+        order.append(live.item)
+        loops.scenario.advance(9 * 60)
+        loops.passes(live.item, name=live.loop)
+        loops.plan("urgent")
+    assert order == ["u0", "u1", "u2", "u3", "slow", "u4"]
+
+
+# -- why -------------------------------------------------------------------------------------------
+
+
+def test_why_names_the_holder_of_a_lock_and_what_changes_it(loops: LoopScenario) -> None:
+    loops.create(item("a", touches=["x.py"]), item("b", touches=["x.py"]))
+    loops.plan()
+    reason = why(loops.context, "alpha", "b")
+    assert (reason.cause, reason.text) == ("lock", "b waits for x.py, which alpha/a changes")
+    assert reason.command == "mulligan loops order alpha b ignore_locks"
+    loops.passes("a")
+    loops.plan()
+    assert why(loops.context, "alpha", "b").text == "b waits for a worker"
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause", "text"),
+    [
+        ({"waits_for": ["go"]}, "event", "a waits for the event go"),
+        (
+            {"depends_on": ["beta/x"]},
+            "dependency",
+            "a waits for beta/x (which does not exist)",
+        ),
+    ],
+)
+def test_why_names_what_is_waited_for_outside_the_loop(
+    loops: LoopScenario, fields: dict[str, list[str]], cause: str, text: str
+) -> None:
+    loops.create({**item("a"), **fields}, item("b", "a"))
+    loops.plan()
+    for each in (why(loops.context, "alpha", "a"), why(loops.context, "alpha")):
+        assert (each.cause, each.text) == (cause, text)
+        assert each.command == "mulligan loops order alpha a ignore_waits"
+    assert why(loops.context, "alpha", "b").text == f"b waits: dependency {text}"
+
+
+def test_why_says_that_a_person_holds_an_item(loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    orders.give_order(loops.context, "alpha", "a", "hold", ADA)
+    loops.plan()
+    for each in (why(loops.context, "alpha", "a"), why(loops.context, "alpha")):
+        assert (each.cause, each.text) == ("order", "a waits because ada holds it")
+        assert each.command == "mulligan loops order alpha a none"
+
+
+def test_an_event_stays_as_long_as_somebody_stands_by_it(loops: LoopScenario) -> None:
+    loops.create(item("make", emits=["ready"]), item("other", emits=["ready"]))
+    loops.plan()
+    for name in ("make", "other"):
+        loops.passes(name)
+        loops.plan()
+    orders.emit(loops.context, "ready", tenant="", by="ada")
+    for name in ("make", "other"):
+        change.reset(loops.context, "alpha", name, ADA)
+        loops.plan()
+        loops.plan()
+    (event,) = loops.scenario.ledger.coordination().events
+    assert event.by == ("ada",)
+
+
+def test_a_free_item_is_found_behind_many_whose_files_are_locked(loops: LoopScenario) -> None:
+    locked = [item(f"l{number}", touches=["x.py"]) for number in range(60)]
+    loops.create(item("a", touches=["x.py"]), *locked, item("free"), concurrency=2)
+    assert loops.admitted() == ["a", "free"]

@@ -1,0 +1,161 @@
+"""The wait-for graph: exactly those that can never begin are found, and nobody is blamed twice."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan.policies.coordination.wait_graph import Wait, WaitGraph, WaitingNode
+
+_NAMES = [f"loop{n}/i{k}" for n in range(3) for k in range(2)]
+#: Names that are not in the graph: they run, so that what waits for them goes on some time.
+_RUNNING = ["other/runs", "loop0/runs"]
+
+
+def _wait(name: str, *by: str, what: str = "", outer: bool | None = None) -> Wait:
+    """Return a wait of an item for others; it leads out of its loop if one of them is there."""
+    loop = name.partition("/")[0]
+    leads_out = any(each.partition("/")[0] != loop for each in by)
+    return Wait(what=what or by[0], by=by, outer=leads_out if outer is None else outer)
+
+
+def _node(name: str, *waits: Wait, created: float = 0.0, held: bool = False) -> WaitingNode:
+    loop, _, item = name.partition("/")
+    return WaitingNode(
+        loop=loop, item=item, loop_created=created, since=0.0, held=held, waits=waits
+    )
+
+
+def _graph(*nodes: WaitingNode) -> WaitGraph:
+    return WaitGraph(nodes={node.name: node for node in nodes})
+
+
+@st.composite
+def _graphs(draw: st.DrawFn, *, holds: bool = False) -> WaitGraph:
+    names = draw(st.lists(st.sampled_from(_NAMES), min_size=1, unique=True))
+    places = {name: place for place, name in enumerate(_NAMES)}
+    nodes = []
+    for name in names:
+        # As plans have no cycles, items wait for earlier ones of their own loop only.
+        others = [
+            each
+            for each in (*_NAMES, *_RUNNING)
+            if each.partition("/")[0] != name.partition("/")[0]
+            or each in _RUNNING
+            or places[each] < places[name]
+        ]
+        waits = [
+            _wait(name, *draw(st.lists(st.sampled_from(others), min_size=1, max_size=2)), what=w)
+            for w in draw(st.lists(st.sampled_from("xyz"), min_size=1, max_size=2, unique=True))
+        ]
+        created = float(draw(st.integers(0, 3)))
+        nodes.append(_node(name, *waits, created=created, held=holds and draw(st.booleans())))
+    return _graph(*nodes)
+
+
+def _never_begin(graph: WaitGraph) -> Collection[str]:
+    """Return the items that never begin, by letting begin what can until nothing changes."""
+    left = dict(graph.nodes)
+    while True:
+        begins = [
+            name
+            for name, node in left.items()
+            if all(any(by not in left for by in each.by) for each in node.waits)
+        ]
+        if not begins:
+            return left.keys()
+        for name in begins:
+            del left[name]
+
+
+def _broken(graph: WaitGraph) -> WaitGraph:
+    """Return the graph without the waits that its deadlocks break."""
+    gone = {(each.victim.name, each.wait) for each in graph.deadlocks()}
+    nodes = (
+        replace(node, waits=tuple(w for w in node.waits if (name, w.what) not in gone))
+        for name, node in graph.nodes.items()
+    )
+    return _graph(*(each for each in nodes if each.waits))
+
+
+@given(_graphs())
+def test_a_deadlock_is_found_exactly_if_something_can_never_begin(graph: WaitGraph) -> None:
+    never, deadlocks = _never_begin(graph), graph.deadlocks()
+    assert bool(deadlocks) == bool(never)
+    assert _never_begin(_broken(graph)) == set()
+
+
+@given(_graphs(holds=True))
+def test_only_items_that_wait_for_each_other_are_blamed(graph: WaitGraph) -> None:
+    never = set(_never_begin(graph))
+    for each in graph.deadlocks():
+        assert set(each.cycle) <= never  # nothing that runs, and nothing that could
+        for name, after in zip(each.cycle, (*each.cycle[1:], each.cycle[0]), strict=True):
+            assert any(after in wait.by for wait in graph.nodes[name].waits)
+
+
+@given(_graphs(holds=True))
+def test_the_youngest_that_nobody_holds_is_broken_once(graph: WaitGraph) -> None:
+    deadlocks = graph.deadlocks()
+    broken = [(each.victim.name, each.wait) for each in deadlocks]
+    assert len(broken) == len(set(broken))
+    for each in deadlocks:
+        nodes = [graph.nodes[name] for name in each.cycle]
+        assert each.victim in nodes
+        assert not each.victim.held
+        (wait,) = (wait for wait in each.victim.waits if wait.what == each.wait)
+        assert wait.outer
+        younger = [node for node in nodes if node.age > each.victim.age]
+        assert all(node.held or not any(w.outer for w in node.waits) for node in younger)
+
+
+@given(_graphs(holds=True))
+def test_deadlocks_depend_on_who_waits_and_not_on_the_order_of_reading(graph: WaitGraph) -> None:
+    other = _graph(*reversed(list(graph.nodes.values())))
+    assert other.deadlocks() == graph.deadlocks()
+
+
+A, B, C = "alpha/x", "beta/x", "gamma/x"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ([], []),
+        ([_node(A, _wait(A, B))], []),  # beta/x runs
+        ([_node(A, _wait(A, B)), _node(B, _wait(B, A), created=1)], [(B, A)]),
+        ([_node(A, _wait(A, B), created=2), _node(B, _wait(B, A), created=1)], [(A, B)]),
+        # one of two that can give off an event still runs
+        ([_node(A, _wait(A, B, "other/runs", what="event:e")), _node(B, _wait(B, A))], []),
+        # nobody is known who gives off the event: a person may
+        ([_node(A, Wait(what="event:e", by=(), outer=True))], []),
+        # a person holds the youngest: the next one is broken
+        ([_node(A, _wait(A, B)), _node(B, _wait(B, A), created=1, held=True)], [(A, B)]),
+        # all are held: they wait for people
+        ([_node(A, _wait(A, B), held=True), _node(B, _wait(B, A), held=True)], []),
+        # two cycles with one item in both: one wait of it ends one cycle only
+        (
+            [_node(A, _wait(A, B), _wait(A, C), created=9), _node(B, _wait(B, A)),
+             _node(C, _wait(C, A))],
+            [(A, B), (A, C)],
+        ),
+        # who waits for a cycle is not part of it
+        (
+            [_node(A, _wait(A, B)), _node(B, _wait(B, A)), _node(C, _wait(C, A), created=9)],
+            [(B, A)],
+        ),
+    ],
+)  # fmt: skip
+def test_which_wait_is_broken(nodes: list[WaitingNode], expected: list[tuple[str, str]]) -> None:
+    found = _graph(*nodes).deadlocks()
+    assert [(each.victim.name, each.wait) for each in found] == expected
+
+
+def test_a_cycle_is_named_in_the_order_of_its_waits() -> None:
+    nodes = (_node(A, _wait(A, B)), _node(B, _wait(B, C)), _node(C, _wait(C, A)))
+    (found,) = _graph(*nodes).deadlocks()
+    assert str(found) == "alpha/x → beta/x → gamma/x → alpha/x"

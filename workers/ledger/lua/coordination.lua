@@ -1,0 +1,112 @@
+-- Shared by the scripts, with loops.lua: what loops have to do with each other. Locks on files, waits for
+-- items of other loops and for events, and the decisions about all of that.
+
+local WAITING = {}
+-- Plans the loops that wait for an item or an event of a tenant: see `ItemSpec.outer_waits`. A plan of
+-- one that was made before is stale, because an item that it lets begin may have to wait again.
+local function touch_waiting(tenant, wait)
+  if not WAITING.loops then -- once in each script
+    WAITING.loops = {}
+    for _, other in ipairs(redis.call('SMEMBERS', P .. 'loops:coupled')) do
+      local found = redis.call('HMGET', loop_key(other), 'tenant', 'outer')
+      for each in string.gmatch(found[2] or '', '[^\n]+') do
+        local name = (found[1] or '') .. '|' .. each
+        WAITING.loops[name] = WAITING.loops[name] or {}
+        table.insert(WAITING.loops[name], other)
+      end
+    end
+  end
+  for _, other in ipairs(WAITING.loops[tenant .. '|' .. wait] or {}) do
+    redis.call('HINCRBY', loop_key(other), 'version', 1)
+    touch_loop(other)
+  end
+end
+
+-- An event is there as long as somebody who gave it off stands by it.
+local function add_emitter(event_name, by)
+  local text = redis.call('HGET', P .. 'loops:events', event_name)
+  local found = text and cjson.decode(text) or { at = NOW / 1000, by = {} }
+  for _, each in ipairs(found.by) do
+    if each == by then return end
+  end
+  if #found.by < 100 then found.by[#found.by + 1] = by end
+  redis.call('HSET', P .. 'loops:events', event_name, cjson.encode(found))
+end
+
+-- Returns whether the event is gone with that.
+local function remove_emitter(event_name, by)
+  local text = redis.call('HGET', P .. 'loops:events', event_name)
+  if not text then return false end
+  local found, kept = cjson.decode(text), {}
+  for _, each in ipairs(found.by) do
+    if each ~= by then kept[#kept + 1] = each end
+  end
+  if #kept == #found.by then return false end
+  found.by = kept
+  if #kept > 0 then
+    redis.call('HSET', P .. 'loops:events', event_name, cjson.encode(found))
+    return false
+  end
+  redis.call('HDEL', P .. 'loops:events', event_name)
+  return true
+end
+
+-- The states of an item that other loops look at.
+local SETTLED = { passed = true, skipped = true, failed = true, quarantined = true }
+
+-- Adds a decision to those of all loops: see policies/coordination/decision.py. The oldest goes.
+local MOST_DECISIONS = 2000
+local function record_decision(decision)
+  local number = redis.call('INCR', P .. 'loops:decided')
+  decision.id, decision.at = int(number), NOW / 1000
+  if not decision.tenant then
+    decision.tenant = redis.call('HGET', loop_key(decision.loop), 'tenant') or nil
+  end
+  redis.call('HSET', P .. 'loops:decisions', decision.id, cjson.encode(decision))
+  redis.call('HDEL', P .. 'loops:decisions', int(number - MOST_DECISIONS))
+end
+
+-- An item that gives its slot back keeps its files for a while: then others may take them.
+local function keep_files(id)
+  local text = redis.call('HGET', P .. 'loops:locks', id)
+  if not text then return end
+  local lock = cjson.decode(text)
+  lock.expires = NOW + lock.ttl
+  redis.call('HSET', P .. 'loops:locks', id, cjson.encode(lock))
+end
+
+-- Returns the locks on files as JSON, by job. One whose job has ended, or that has expired, is gone.
+local function held_locks()
+  local found, all = {}, redis.call('HGETALL', P .. 'loops:locks')
+  for i = 1, #all, 2 do
+    local id, lock = all[i], cjson.decode(all[i + 1])
+    local state = redis.call('HGET', job_key(id), 'state')
+    local ended = not state or TERMINAL[state]
+    if redis.call('ZSCORE', P .. 'loops:live', id) or not (ended or (lock.expires and lock.expires <= NOW)) then
+      found[#found + 1] = { id, all[i + 1] }
+    else
+      redis.call('HDEL', P .. 'loops:locks', id)
+      if not ended then
+        record_decision({ kind = 'lapsed', loop = lock.loop, item = lock.item, files = lock.files, by = 'coordinator',
+          text = 'it waits without a slot for so long that others may change its files' })
+      end
+    end
+  end
+  return found
+end
+
+-- The files that items declare, by item as JSON; and what they wait for outside their loop, in lines.
+local function write_files(loop, files)
+  redis.call('DEL', loop_key(loop, 'files'))
+  for item, patterns in pairs(files) do redis.call('HSET', loop_key(loop, 'files'), item, patterns) end
+end
+
+local function write_outer(loop, outer, emits)
+  WAITING.loops = nil
+  redis.call('HSET', loop_key(loop), 'outer', outer)
+  redis.call(outer == '' and not emits and 'SREM' or 'SADD', P .. 'loops:coupled', loop)
+  -- What others wait for becomes more urgent.
+  for other in string.gmatch(outer, '([^\n]-)/[^\n]+') do
+    if redis.call('EXISTS', loop_key(other)) == 1 then touch_loop(other) end
+  end
+end

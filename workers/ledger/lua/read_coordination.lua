@@ -1,0 +1,12 @@
+-- Read what all loops have to do with each other: the locks on files, who was denied files, the events
+-- that were given off, and the newest decisions.
+allow_when_full()
+local last, keys, decisions = tonumber(redis.call('GET', P .. 'loops:decided') or '0'), {}, {}
+for number = last, math.max(1, last - R.limit + 1), -1 do keys[#keys + 1] = int(number) end
+if #keys > 0 then
+  for _, text in ipairs(redis.call('HMGET', P .. 'loops:decisions', unpack(keys))) do
+    if text then decisions[#decisions + 1] = text end
+  end
+end
+return { held_locks(), redis.call('HGETALL', P .. 'loops:denied'), redis.call('HGETALL', P .. 'loops:events'),
+  decisions, redis.call('SMEMBERS', P .. 'loops:coupled') }

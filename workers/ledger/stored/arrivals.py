@@ -1,0 +1,258 @@
+"""The records of a loop that comes from another ledger, read as what nobody vouches for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from mulligan.policies.cycles.cycle import TRANSITIONS, CycleStatus, cycle_id
+from mulligan.policies.jobs.job import TERMINAL, Job
+from mulligan.policies.loops.heal_record import MOST_HEALS, HealRecord
+from mulligan.policies.loops.loop import ItemRecord
+from mulligan.policies.loops.spec import MOST_FILES, MOST_ITEMS, ItemSpec, LoopConfig
+from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.ledger import ArrivingJob, LoopArrival, LoopNote
+from mulligan.workers.ledger.stored.job_ids import item_job_id
+from mulligan.workers.ledger.stored.moved_records import (
+    ATTEMPT,
+    CYCLE,
+    ESCALATION,
+    JOB,
+    LATEST,
+    LOOP,
+    SPENT,
+    check_fields,
+)
+from mulligan.workers.ledger.stored.schema import StoredSchema
+
+#: Raised if records cannot be read by an earlier release although its schema is known.
+FORMAT = 1
+MOST_RUNS = 1000
+MOST_ATTEMPTS = 2000
+MOST_NOTES = 500
+MOST_SIGNATURES = 1000
+_UID = re.compile(r"[\w-]{1,100}")
+_KEYS = {"format", "schema", "release", "exported_at", "uid", "loop", "config", "spec", "items",
+         "jobs", "spent", "log", "heals", "memory", "seen"}  # fmt: skip
+_HEAL = TypeAdapter(HealRecord)
+_NOTE = TypeAdapter(LoopNote)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run of an item: what its job's id must be."""
+
+    item: str
+    number: int
+
+
+def read_arrival(records: Any, schema: StoredSchema) -> LoopArrival:
+    """Read the records of an export. Raises BadInput, which names the part that is wrong."""
+    if not isinstance(records, dict):
+        raise BadInput("the records of the loop are not an object")
+    _refuse_newer(records, schema)
+    if records.keys() != _KEYS:
+        wrong = ", ".join(sorted(map(repr, records.keys() ^ _KEYS)))[:200]
+        raise BadInput(f"the records of the loop have other parts than expected: {wrong}")
+    config = _part("config", lambda: LoopConfig.model_validate(records["config"]))
+    specs = _part("spec", lambda: _specs(records["spec"]))
+    exported_at = _part("exported_at", lambda: _moment(records["exported_at"]))
+    uid = _part("uid", lambda: _uid(records["uid"]))
+    _part("loop", lambda: check_fields(records["loop"], LOOP, "state", "since", "created_at"))
+    _part("spent", lambda: check_fields(records["spent"], SPENT))
+    _part("log", lambda: _notes(records["log"]))
+    _part("heals", lambda: _heals(records["heals"]))
+    ids = [spec.id for spec in specs]
+    items = _part("items", lambda: _items(records["items"], ids))
+    _part("memory", lambda: _memories(records["memory"], ids))
+    _part("seen", lambda: _seen(records["seen"], specs))
+    runs = {
+        item_job_id(uid, item, run): _Run(item, run)
+        for item, record in items.items()
+        for run in range(1, record.runs + 1)
+    }
+    jobs = _part("jobs", lambda: tuple(_jobs(records["jobs"], runs)))
+    _part("items", lambda: _check_runs(items, records["jobs"], runs))
+    return LoopArrival(
+        config=config, specs=specs, jobs=jobs, exported_at=exported_at, records=records
+    )
+
+
+def _refuse_newer(records: Mapping[str, Any], schema: StoredSchema) -> None:
+    found = records.get("format"), records.get("schema")
+    if not all(isinstance(each, int) for each in found):
+        raise BadInput("the records of the loop do not say their format and schema")
+    if records["format"] > FORMAT or records["schema"] > schema.number:
+        release = str(records.get("release"))[:40]
+        raise BadInput(
+            f"the loop was exported by version {release!r} (format {found[0]}, schema {found[1]}),"
+            f" and this version reads up to format {FORMAT} and schema {schema.number}: update"
+            " mulligan here"
+        )
+
+
+def _part(name: str, read: Callable[[], R]) -> R:
+    try:
+        return read()
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))[:100]
+        raise BadInput(f"the archive cannot be read: {name}: {place}: {first['msg']}") from None
+    except (
+        ValueError,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        raise BadInput(f"the archive cannot be read: {name}: {said}") from None
+
+
+def _moment(value: Any) -> float:
+    if not isinstance(value, int | float) or not 0 <= value <= LATEST:
+        raise ValueError("is not a time")
+    return float(value)
+
+
+def _uid(value: Any) -> str:
+    if not isinstance(value, str) or not _UID.fullmatch(value):
+        raise ValueError("is not an identity")
+    return value
+
+
+def _specs(value: Any) -> tuple[ItemSpec, ...]:
+    if not isinstance(value, list) or not 1 <= len(value) <= MOST_ITEMS:
+        raise ValueError(f"must be a list of 1 to {MOST_ITEMS:,} items")
+    return tuple(map(ItemSpec.model_validate, value))
+
+
+def _list(value: Any, most: int) -> Sequence[Any]:
+    if not isinstance(value, list) or len(value) > most:
+        raise ValueError(f"must be a list of at most {most:,}")
+    return value
+
+
+def _notes(value: Any) -> None:
+    for each in _list(value, MOST_NOTES):
+        _NOTE.validate_python(json.loads(each))
+
+
+def _heals(value: Any) -> None:
+    for each in _list(value, MOST_HEALS):
+        heal = _HEAL.validate_python(json.loads(each))
+        if heal.outcome == "pending" and heal.job_id:
+            raise ValueError(f"healing {heal.number} waits for a job that does not move")
+
+
+def _items(value: Any, ids: Sequence[str]) -> dict[str, ItemRecord]:
+    if not isinstance(value, dict) or value.keys() != set(ids):
+        raise ValueError("are not those of the spec")
+    found = {item: ItemRecord.parse(text) for item, text in value.items()}
+    for item, record in found.items():
+        if not (0 <= record.runs <= MOST_RUNS and 0 <= record.since <= LATEST):
+            raise ValueError(f"{item}: more than {MOST_RUNS:,} runs, or no time")
+        if len(record.reason) > 200:
+            raise ValueError(f"{item}: its reason is too long")
+    return found
+
+
+def _memories(value: Any, ids: Sequence[str]) -> None:
+    if not isinstance(value, dict) or value.keys() - set(ids):
+        raise ValueError("is not by items")
+    for memory in value.values():
+        if not isinstance(memory, dict) or len(memory) > MOST_SIGNATURES:
+            raise ValueError(f"has more than {MOST_SIGNATURES:,} failures")
+        for count in memory.values():
+            if not (isinstance(count, str) and count.isdecimal() and len(count) < 10):
+                raise ValueError("has a count that is no number")
+
+
+def _seen(value: Any, specs: Sequence[ItemSpec]) -> None:
+    """Check the files that items were seen to change as if they declared them."""
+    known = {spec.id: spec for spec in specs}
+    if not isinstance(value, dict) or value.keys() - known.keys():
+        raise ValueError("is not by items")
+    for item, files in value.items():
+        spec = known[item].model_dump(exclude_unset=True)
+        ItemSpec.model_validate({**spec, "touches": _list(files, MOST_FILES)})
+
+
+def _jobs(value: Any, runs: Mapping[str, _Run]) -> Iterator[ArrivingJob]:
+    seen = set()
+    for index, row in enumerate(_list(value, MOST_ITEMS * 100)):
+        job_id = row["id"]
+        if job_id not in runs or job_id in seen:
+            raise ValueError(f"[{index}]: it is not the job of a run of an item")
+        if row.keys() != {"id", "body", "job", "attempts", "cycles", "escalations"}:
+            raise ValueError(f"[{index}]: it has other parts than expected")
+        seen.add(job_id)
+        try:
+            _check_job(row)
+            body = Job.model_validate_json(row["body"])
+        except ValidationError:
+            raise
+        except ValueError as error:
+            raise ValueError(f"[{index}]: {error}") from None
+        yield ArrivingJob(id=job_id, item=runs[job_id].item, job=body)
+
+
+def _check_job(row: Mapping[str, Any]) -> None:
+    fields = check_fields(row["job"], JOB, "state", "attempt", "created_at", "deadline_at")
+    attempts = _list(row["attempts"], MOST_ATTEMPTS)
+    if len(attempts) != fields["attempt"] or not attempts:
+        raise ValueError("its attempts are not as many as it says")
+    read = [check_fields(each, ATTEMPT, "mode", "state", "queued_at") for each in attempts]
+    if fields["state"] not in TERMINAL and read[-1]["state"] != "queued":
+        raise ValueError("it runs")
+    for number, each in enumerate(read, 1):
+        if "plan" in each and each["plan"].number != number:
+            raise ValueError(f"the plan of attempt {number} is of another one")
+    _check_cycles(row, len(attempts))
+
+
+def _check_cycles(row: Mapping[str, Any], attempts: int) -> None:
+    for name, fields in row["cycles"].items():
+        found = check_fields(
+            fields, CYCLE, "status", "source_attempt", "loop_index", "created_at", "metadata"
+        )
+        source = found["source_attempt"]
+        if source > attempts or name != cycle_id(row["id"], source, found["loop_index"]):
+            raise ValueError("a cycle is not of this job")
+    for each in _list(row["escalations"], attempts + len(row["cycles"])):
+        number = each["attempt"]
+        if not isinstance(number, int) or not 1 <= number <= attempts:
+            raise ValueError("an escalation is not of this job")
+        about = {name: text for name, text in each.items() if name not in ("attempt", "id")}
+        found = check_fields(about, ESCALATION, "reason", "signature", "kind", "detail")
+        if found.get("cycle_id") and found["cycle_id"] not in row["cycles"]:
+            raise ValueError("an escalation is of an unknown cycle")
+
+
+def _check_runs(
+    items: Mapping[str, ItemRecord], jobs: Sequence[Mapping[str, Any]], runs: Mapping[str, _Run]
+) -> None:
+    """Check that an item runs exactly if its last job has not ended."""
+    going_on = {row["id"] for row in jobs if row["job"]["state"] not in TERMINAL}
+    for item, record in items.items():
+        if record.job_id and runs.get(record.job_id) != _Run(item, record.runs):
+            raise ValueError(f"{item}: its job is not that of its last run")
+        if (record.state == "running") != (record.job_id in going_on):
+            raise ValueError(f"{item}: it is {record.state}, and its job says something else")
+        going_on.discard(record.job_id)
+    if going_on:
+        raise ValueError("a job goes on although its item does not")
+
+
+def open_cycles(row: Mapping[str, Any]) -> list[str]:
+    """Return the cycles of a job that have not ended, the oldest first."""
+    return [
+        name for name, each in row["cycles"].items() if TRANSITIONS[CycleStatus(each["status"])]
+    ]
