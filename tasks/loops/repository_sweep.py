@@ -122,14 +122,16 @@ class RepositorySweep:
         if wanted.fast_forward is None and wanted.command is None:
             return 0
         now, was_tried = self.context.ledger.now(), loop.delivered or loop.delivery_problem
-        if was_tried and now - self._tried.get(loop.name, 0.0) < DELIVERY_INTERVAL:
+        tried = self._tried.get(loop.name, 0.0)
+        has_gone_on = tried < loop.since
+        if was_tried and not has_gone_on and now - tried < DELIVERY_INTERVAL:
             return 0
-        self._tried[loop.name] = now
         reading = self.context.ledger.read_loop(loop.name)
         if reading is None or not _is_done(reading.snapshot):
             return 0
         if self._regressions.is_pending(reading.snapshot):
             return 0
+        self._tried[loop.name] = now
         return int(self._try_delivery(reading.snapshot))
 
     def _try_delivery(self, snapshot: LoopSnapshot) -> bool:

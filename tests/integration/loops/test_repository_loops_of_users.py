@@ -456,6 +456,24 @@ def test_a_delivery_is_made_once_and_tried_again_after_a_while(
     assert fleet.loop.delivered == runs[0]
 
 
+def test_a_loop_that_went_on_is_delivered_as_soon_as_it_is_done_again(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Given a loop that is behind its branch, when an item takes that over, then nothing waits."""
+    user.git("branch", "release")
+    fleet.run_all(item("A"), sync="release", deliver={"fast_forward": "release"})
+    user.git("switch", "-q", "release")
+    user.commit({"theirs.txt": "x\n"})
+    user.git("switch", "-q", "main")
+    fleet.sweep()
+    assert fleet.loop.delivery_problem
+    fleet.add(item("B"))
+    for _ in range(5):  # what the merge touched is verified before the delivery
+        fleet.sweep()
+        fleet.run()
+    assert fleet.loop.delivered == user.git("rev-parse", "release")
+
+
 def test_a_delivery_that_takes_long_is_not_begun_twice(
     fleet: CodingLoop, user: UserRepository
 ) -> None:
