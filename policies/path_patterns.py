@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain, product
+from typing import NamedTuple
 
-#: The longest pattern, in characters, and the most wildcards in it: comparing two takes time by the
-#: product of both.
+#: The longest pattern, in characters, and the most wildcards in it: matching takes time by the
+#: product of pattern and path.
 LONGEST_PATTERN = 300
 MOST_WILDCARDS = 8
-#: Steps of one comparison. Two patterns for which that is not enough count as if they met.
-_MOST_STEPS = 2000
 _TOKENS = re.compile(r"\*\*/|\*\*|\*|\?", re.DOTALL)
 _WILDCARD = re.compile(r"[*?]")
 _MEANING = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
@@ -80,47 +80,119 @@ def _without_characters(states: Sequence[str], places: set[int]) -> set[int]:
     return found
 
 
-def shared_file(first: Iterable[str], second: Sequence[str]) -> tuple[str, str] | None:
-    """Return the first two patterns that can match the same file; None if there are none."""
-    return next(((one, two) for one in first for two in second if can_meet(one, two)), None)
+def shared_file(first: Sequence[str], second: Sequence[str]) -> tuple[str, str] | None:
+    """Return two patterns that can match the same file; None if there are none."""
+    return _shared_file(tuple(first), tuple(second))
+
+
+@lru_cache(maxsize=16384)
+def _shared_file(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, str] | None:
+    one, two = _sorted_out(first), _sorted_out(second)
+    same = one.exact.keys() & two.exact.keys()
+    if same:
+        found = min(same)
+        return one.exact[found], two.exact[found]
+    pairs = chain(product(one.others, second), product(one.exact.values(), two.others))
+    return next(((mine, theirs) for mine, theirs in pairs if can_meet(mine, theirs)), None)
+
+
+def comparisons(first: Sequence[str], second: Sequence[str]) -> int:
+    """Return how many pairs of patterns `shared_file` may have to compare."""
+    one, two = _sorted_out(tuple(first)), _sorted_out(tuple(second))
+    return len(one.others) * len(second) + len(one.exact) * len(two.others)
+
+
+class _SortedOut(NamedTuple):
+    #: What names one file, without the slash at its beginning → as it was written.
+    exact: Mapping[str, str]
+    others: Sequence[str]
 
 
 @lru_cache(maxsize=4096)
-def plain_start(pattern: str) -> str:
-    """Return how every path that the pattern matches begins, as far as it is known."""
-    if "/" not in pattern:
-        return ""
-    wildcard = _WILDCARD.search(pattern)
-    return (pattern[: wildcard.start()] if wildcard else pattern).lstrip("/")
+def _sorted_out(patterns: tuple[str, ...]) -> _SortedOut:
+    exact = {each.lstrip("/"): each for each in patterns if _names_one_file(each)}
+    return _SortedOut(exact, [each for each in patterns if not _names_one_file(each)])
+
+
+def _names_one_file(pattern: str) -> bool:
+    return "/" in pattern and not pattern.endswith("/") and not _WILDCARD.search(pattern)
 
 
 def can_meet(first: str, second: str) -> bool:
-    """Whether there is a path that both patterns match."""
-    one, two = plain_start(first), plain_start(second)
-    # Most patterns of a code base differ there, which costs a hundredth of comparing them.
-    return (one.startswith(two) or two.startswith(one)) and _can_meet(first, second)
+    """Whether there may be a path that both patterns match.
+
+    They are compared directory by directory from both ends, as far as no ``**`` stands between.
+    Patterns that differ in nothing but what is between two wildcards count as if they met.
+    """
+    one, two = _shape(first), _shape(second)
+    if one.is_open or two.is_open:
+        for each, other in ((one, two), (two, one)):
+            if not each.is_open and other.fewest > each.fewest:
+                return False
+    elif one.fewest != two.fewest:
+        return False
+    ends = chain(
+        zip(one.head, two.head, strict=False),
+        zip(reversed(one.tail), reversed(two.tail), strict=False),
+    )
+    return all(_names_meet(mine, theirs) for mine, theirs in ends)
 
 
-@lru_cache(maxsize=65536)
-def _can_meet(first: str, second: str) -> bool:
-    if first == second:
-        return True
-    one, two = _states(first), _states(second)
-    seen = {(0, 0)}
-    reached = [(0, 0)]
-    while reached:
-        i, j = reached.pop()
-        if (i == len(one) and j == len(two)) or len(seen) > _MOST_STEPS:
-            return True
-        for place in _next_places(one, two, i, j):
-            if place not in seen:
-                seen.add(place)
-                reached.append(place)
-    return False
+class _Shape(NamedTuple):
+    """The names in a pattern before its first ``**`` and after its last one."""
+
+    head: Sequence[str]
+    tail: Sequence[str]
+    #: How many names a path has at least that the pattern matches.
+    fewest: int
+    is_open: bool
 
 
-#: Before the directories of ``**/``, which may be none.
-_NONE_OR = "**/?"
+@lru_cache(maxsize=16384)
+def _shape(pattern: str) -> _Shape:
+    body = pattern.lstrip("/") + ("**" if pattern.endswith("/") else "")
+    names = (body if "/" in pattern else f"**/{body}").split("/")
+    crossing = [place for place, each in enumerate(names) if "**" in each]
+    if not crossing:
+        return _Shape(names, names, len(names), False)
+    first, last = crossing[0], crossing[-1]
+    if any(names[place] != "**" for place in crossing):  # `a**/b` matches `ab`
+        return _Shape(names[:first], (), first + 1, True)
+    fewest = len(names) - len(crossing) + (last == len(names) - 1)
+    return _Shape(names[:first], names[last + 1 :], fewest, True)
+
+
+def _names_meet(first: str, second: str) -> bool:
+    """Whether there may be a name of a file or directory that both patterns of names match."""
+    if not _WILDCARD.search(second):
+        first, second = second, first
+    if _WILDCARD.search(first):
+        return all(
+            mine.startswith(theirs) or theirs.startswith(mine)
+            for mine, theirs in zip(_ends(first), _ends(second), strict=True)
+        )
+    return first == second or _name_pattern(second).match(first) is not None
+
+
+def _ends(name: str) -> tuple[str, str]:
+    """Return what is before the first wildcard, and what is after the last one, backwards."""
+    return _WILDCARD.split(name, maxsplit=1)[0], _WILDCARD.split(name[::-1], maxsplit=1)[0]
+
+
+@lru_cache(maxsize=4096)
+def _name_pattern(name: str) -> re.Pattern[str]:
+    """Translate a pattern of names so that it takes little time, whatever it is.
+
+    What follows a ``*`` is looked for at its first place, which is as good as any later one.
+    """
+    first, *others = name.split("*")
+    pieces = [f"(?>.*?{_piece(each)})" for each in others[:-1] if each]
+    last = f".*{_piece(others[-1])}" if others else ""
+    return re.compile(f"{_piece(first)}{''.join(pieces)}{last}\\Z", re.DOTALL)
+
+
+def _piece(text: str) -> str:
+    return "".join("." if each == "?" else re.escape(each) for each in text)
 
 
 @lru_cache(maxsize=4096)
@@ -130,27 +202,10 @@ def _states(pattern: str) -> tuple[str, ...]:
     return tuple(state for pair in pairs for state in pair)
 
 
-def _next_places(one: Sequence[str], two: Sequence[str], i: int, j: int) -> list[tuple[int, int]]:
-    """Return where two automatons may be without a character, or after one that both accept."""
-    found = [(i + skipped, j) for skipped in _SKIPPED.get(one[i], ())] if i < len(one) else []
-    found += [(i, j + skipped) for skipped in _SKIPPED.get(two[j], ())] if j < len(two) else []
-    if i < len(one) and j < len(two):
-        found += [
-            (i + left, j + right)
-            for character in _characters(one[i], two[j])
-            for left in _passed(one[i], character)
-            for right in _passed(two[j], character)
-        ]
-    return found
-
-
+#: Before the directories of ``**/``, which may be none.
+_NONE_OR = "**/?"
 #: By how many places a state is left without a character.
 _SKIPPED = {"*": (1,), "**": (1,), _NONE_OR: (1, 2)}
-
-
-def _characters(first: str, second: str) -> set[str]:
-    """Return one character of each kind that two states may tell apart."""
-    return {"/", "\0", *(each for each in (first, second) if len(each) == 1 and each not in "*?")}
 
 
 def _passed(state: str, character: str) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -71,14 +71,20 @@ class OrderItem(ChangeCall):
 
 
 class EmitEvent(ChangeCall):
-    """Give off an event that items name in waits_for, so that they go on. Twice changes nothing."""
+    """Give off an event that items name in waits_for, so that they go on. Twice changes nothing.
+
+    withdraw takes back an event that was given off in this way.
+    """
 
     event: Annotated[EventName, Field(description="Its name, such as api-ready.")]
     tenant: Annotated[
         str | None,
         Field(max_length=200, description="Whose loops; only for a token without a tenant."),
     ] = None
+    withdraw: Annotated[bool, Field(description="Take it back instead.")] = False
 
     def request(self) -> ConsoleRequest:
-        body = {"event": self.event, **({"tenant": self.tenant} if self.tenant else {})}
+        body: dict[str, Any] = {"event": self.event}
+        body |= {"tenant": self.tenant} if self.tenant else {}
+        body |= {"withdraw": True} if self.withdraw else {}
         return self.change("POST", "/api/loop-events", body)

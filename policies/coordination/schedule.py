@@ -58,7 +58,10 @@ class Described(TypedDict):
 
 
 def describe_admission(admission: Admission, known: Mapping[str, str]) -> Described:
-    """Return the decisions of an admission. ``known``: denials that were recorded before."""
+    """Return the decisions of an admission. ``known``: who was denied files before, and why.
+
+    A denial is recorded once for each wait, however often somebody else has the files.
+    """
     news = {each.name: each for each in admission.denied if known.get(each.name) != _why(each)}
     slots = [
         Decision(
@@ -79,6 +82,7 @@ def describe_admission(admission: Admission, known: Mapping[str, str]) -> Descri
             other=each.holder,
         )
         for each in news.values()
+        if each.name not in known
     ]
     return Described(
         decisions=[*slots, *denials], denied={name: _why(each) for name, each in news.items()}

@@ -13,18 +13,24 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-from mulligan.policies.coordination.locks import FileLock, find_conflict
+from mulligan.policies.coordination.locks import Conflict, FileLock, find_conflict
 from mulligan.policies.coordination.order import OrderWord
+from mulligan.policies.path_patterns import comparisons
 
 #: The priority that is the least urgent.
 LEAST_URGENT = 9
 #: Items of a loop that are looked at beyond those that may begin, because files of the first may be
 #: locked: when another loop is planned, and when the loop itself is.
-SPARE, SPARE_OF_OWN = 20, 500
+SPARE, SPARE_OF_OWN = 20, 5000
+#: Comparisons of patterns for all loops that share files. What cannot be compared any more waits.
+MOST_COMPARED = 100_000
+#: Items of which an admission says that they wait for files.
+_MOST_DENIED = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,6 +270,9 @@ class _Files:
     ) -> None:
         self._locks = list(locks)
         self.denied: list[Denied] = []
+        #: What holds back those who want the same files, and how much was compared in each space.
+        self._held = dict[tuple[str, tuple[str, ...], str], Conflict]()
+        self._compared = Counter[str]()
         #: Those who have waited for files for too long: nobody takes these before them.
         reserved = [
             (each.since, _lock_of(demand, each))
@@ -280,24 +289,40 @@ class _Files:
             return True
         lock = _lock_of(demand, first)
         if first.order != "ignore_locks" and (denied := self._find(demand, first, lock)):
-            self.denied.append(denied)
+            if len(self.denied) < _MOST_DENIED:
+                self.denied.append(denied)
             return False
         self._locks.append(lock)
         return True
 
     def _find(self, demand: Demand, item: WaitingItem, own: FileLock) -> Denied | None:
-        earlier = takewhile(lambda each: each[0] < item.since, self._reserved)
-        for locks, reserved in ((self._locks, False), ((lock for _, lock in earlier), True)):
-            others = (each for each in locks if (each.item, each.loop) != (own.item, own.loop))
-            found = find_conflict(demand.space, item.files, others, job_id=item.job_id)
-            if found is not None:
-                return Denied(
-                    loop=demand.loop,
-                    candidate=item,
-                    holder=found.lock.name,
-                    files=str(found),
-                    reserved=reserved,
-                )
+        key = (demand.space, item.files, item.job_id)
+        held = self._held.get(key) or self._first_conflict(own, self._locks)
+        is_reserved = held is None
+        if held is not None:
+            self._held[key] = held
+        else:
+            earlier = takewhile(lambda each: each[0] < item.since, self._reserved)
+            held = self._first_conflict(own, (lock for _, lock in earlier))
+        if held is None:
+            return None
+        return Denied(
+            loop=demand.loop,
+            candidate=item,
+            holder=held.lock.name,
+            files=str(held),
+            reserved=is_reserved,
+        )
+
+    def _first_conflict(self, own: FileLock, locks: Iterable[FileLock]) -> Conflict | None:
+        for lock in locks:
+            if lock.space != own.space or (lock.item, lock.loop) == (own.item, own.loop):
+                continue
+            self._compared[own.space] += 1 + comparisons(own.files, lock.files)
+            if self._compared[own.space] > MOST_COMPARED:
+                return Conflict(lock=lock, files=(own.files[0], lock.files[0]))
+            if found := find_conflict(own.space, own.files, [lock], job_id=own.job_id):
+                return found
         return None
 
 

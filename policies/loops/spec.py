@@ -80,6 +80,8 @@ OF_REPOSITORIES = (
 MOST_ITEMS = 5000
 MOST_FILES = 200
 MOST_FILE_PATTERNS = 30
+#: Events that the items of one loop give off.
+MOST_EVENTS = 100
 #: What takes long to search for: cycles, and ids that are similar to an unknown one.
 _MOST_CYCLES = 5
 MOST_HINTS = 5
@@ -508,6 +510,14 @@ def _item_set_problems(items: Sequence[ItemSpec]) -> Iterator[Problem]:
                 hints -= 1
                 message = f"{item.id} depends on {each}, which does not exist{hint}"
                 yield Problem(message, (index, "depends_on", number), "unknown_name")
+    events = dict[str, tuple[int, int]]()
+    for index, item in enumerate(items):
+        for number, event in enumerate(item.emits):
+            events.setdefault(event, (index, number))
+    if len(events) > MOST_EVENTS:
+        index, number = [*events.values()][MOST_EVENTS]
+        message = f"the items of a loop may give off {MOST_EVENTS} different events"
+        yield Problem(message, (index, "emits", number), "too_long")
     places = {item.id: index for index, item in reversed(list(enumerate(items)))}
     rest = list(items)
     for _ in range(_MOST_CYCLES):

@@ -12,11 +12,13 @@ from mulligan.policies.coordination.decision import (
     overruling,
 )
 from mulligan.policies.coordination.order import ORDER_WORDS, Order, OrderWord
+from mulligan.policies.coordination.outer_waits import open_waits
 from mulligan.policies.figures.format import counted
 from mulligan.policies.loops.commands import NotPossible
 from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
 from mulligan.policies.loops.plan import WORDS
-from mulligan.policies.loops.spec import NAME_PATTERN
+from mulligan.policies.loops.spec import EVENT, NAME_PATTERN
+from mulligan.tasks.coordination.deadlocks import coupled_snapshots
 from mulligan.tasks.loops.change import LoopConflict, change_loop
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.errors import BadInput
@@ -138,11 +140,40 @@ def _without_files(snapshot: LoopSnapshot, effect: Overruling) -> LoopChange:
 
 
 def emit(context: LoopContext, name: str, *, tenant: str, by: str) -> bool:
-    """Give an event off. Return whether it was not there yet. Raises BadInput."""
-    if len(name) > _LONGEST_EVENT or not re.fullmatch(NAME_PATTERN, name):
-        raise BadInput.at("event", "is not the name of an event, such as api-ready")
+    """Give an event off. Return whether it was not there yet. Raises BadInput or LoopConflict."""
+    _check_event(name)
     answer, publish = context.ledger.emit_event(name, tenant=tenant, by=by)
     if answer == "full":
-        raise LoopConflict("there are too many events that nobody has forgotten yet")
+        raise LoopConflict("there are too many events that people gave off: withdraw some of them")
     context.publish(publish)
     return answer == "emitted"
+
+
+def count_waiting(context: LoopContext, name: str, *, tenant: str) -> int:
+    """Return how many items wait for an event."""
+    snapshots = coupled_snapshots(context, context.ledger.coordination(limit=0))
+    return sum(
+        EVENT + name in open_waits(snapshot, spec, snapshot.record(spec.id))
+        for snapshot in snapshots
+        if snapshot.loop.tenant == tenant
+        for spec in snapshot.specs
+        if snapshot.record(spec.id).state == "pending"
+    )
+
+
+def withdraw(context: LoopContext, name: str, *, tenant: str) -> bool:
+    """Take back an event that a person gave off. Return whether it was there.
+
+    Raises BadInput, or LoopConflict for what items gave off.
+    """
+    _check_event(name)
+    answer, publish = context.ledger.withdraw_event(name, tenant=tenant)
+    if answer == "held":
+        raise LoopConflict(f"items gave {name} off: it is withdrawn when they run again")
+    context.publish(publish)
+    return answer == "withdrawn"
+
+
+def _check_event(name: str) -> None:
+    if len(name) > _LONGEST_EVENT or not re.fullmatch(NAME_PATTERN, name):
+        raise BadInput.at("event", "is not the name of an event, such as api-ready")

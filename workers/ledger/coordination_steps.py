@@ -12,8 +12,8 @@ from mulligan.tasks.ports.ledger import Coordination, EmittedEvent, Publication
 from mulligan.workers.ledger.loop_steps import LoopSteps
 from mulligan.workers.ledger.stored import loop_rows, rows
 
-#: Events that are kept, of all loops together; as in write_loop.lua.
-MOST_EVENTS = 20_000
+#: Events that people have given off and that are kept, for each tenant.
+MOST_SIGNALS = 1_000
 
 
 class CoordinationSteps(LoopSteps):
@@ -52,11 +52,21 @@ class CoordinationSteps(LoopSteps):
         self, name: str, *, tenant: str, by: str
     ) -> tuple[Literal["emitted", "seen", "full"], Sequence[Publication]]:
         answer = self.calls.one(
-            "emit_event", self._loops_prefix, event=name, tenant=tenant, by=by, most=MOST_EVENTS
+            "emit_event", self._loops_prefix, event=name, tenant=tenant, by=by, most=MOST_SIGNALS
         )
         if answer[0] == "emitted":
             return "emitted", rows.publications(answer[1])
         return ("seen" if answer[0] == "seen" else "full"), ()
+
+    def withdraw_event(
+        self, name: str, *, tenant: str
+    ) -> tuple[Literal["withdrawn", "held", "unknown"], Sequence[Publication]]:
+        answer = self.calls.one(
+            "emit_event", self._loops_prefix, event=name, tenant=tenant, withdraw=True
+        )
+        if answer[0] == "withdrawn":
+            return "withdrawn", rows.publications(answer[1])
+        return ("held" if answer[0] == "held" else "unknown"), ()
 
     def forget_events(self, events: Sequence[EmittedEvent]) -> int:
         found = {f"{each.tenant}/{each.name}": each.at for each in events}

@@ -8,6 +8,7 @@ from mulligan.console.cli.output import screen
 from mulligan.console.http.models.coordination_models import (
     CoordinationDocument,
     DecisionRow,
+    EventRow,
     LockRow,
     WaitingRow,
     WaitRow,
@@ -27,7 +28,7 @@ def print_coordination(found: CoordinationDocument, now: float) -> None:
         for each in found.deadlocks
     ]
     _print("deadlocks", deadlocks, len(deadlocks))
-    events = [f"{e.event}, {duration(now - e.at)} ago by {e.by}" for e in found.events]
+    events = [_event(each, now) for each in found.events]
     _print("events", events, totals.events)
     decisions = [line for each in found.decisions for line in _decision(each)]
     _print("decisions", decisions, len(decisions))
@@ -59,6 +60,11 @@ def _waiting(row: WaitingRow, now: float) -> str:
 def _wait(row: WaitRow) -> str:
     by = f" of {', '.join(row.by)}" if row.what.startswith("event:") and row.by else ""
     return f"{wait_words(row.what, row.state)}{by}"
+
+
+def _event(row: EventRow, now: float) -> str:
+    tenant = f" of {row.tenant}" if row.tenant else ""
+    return f"{row.event}{tenant}, {duration(now - row.at)} ago by {row.by}"
 
 
 def _decision(row: DecisionRow) -> list[str]:

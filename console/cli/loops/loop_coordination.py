@@ -13,6 +13,7 @@ from mulligan.console.cli.options import By, Json, Yes
 from mulligan.console.cli.output import screen
 from mulligan.console.http.models import coordination_models
 from mulligan.policies.coordination.decision import overruling
+from mulligan.policies.figures.format import counted
 from mulligan.tasks.coordination import orders
 from mulligan.tasks.coordination.view import view_coordination
 from mulligan.tasks.loops.view import no_such_item, view_loop
@@ -88,13 +89,24 @@ def order(
 def emit(
     event: Annotated[str, typer.Argument(metavar="EVENT", help="Name of the event.")],
     tenant: Annotated[str, typer.Option(help="The tenant whose loops wait for it.")] = "",
+    withdraw: Annotated[bool, typer.Option(help="Take back what a person gave off.")] = False,
     by: By = None,
     json: Json = False,
 ) -> None:
-    """Give off an event that items wait for."""
+    """Give off an event that items wait for, or take it back."""
     with open_loops() as context:
-        new = orders.emit(context, event, tenant=tenant, by=requester(by).by)
+        waiting = orders.count_waiting(context, event, tenant=tenant)
+        if withdraw:
+            done = orders.withdraw(context, event, tenant=tenant)
+        else:
+            done = orders.emit(context, event, tenant=tenant, by=requester(by).by)
     if json:
-        screen.emit({"event": event, "tenant": tenant or None, "emitted": new})
+        what = {"emitted": done and not withdraw, "withdrawn": done and withdraw}
+        screen.emit({"event": event, "tenant": tenant or None, **what, "waiting": waiting})
+    elif withdraw:
+        screen.say(f"{event} was withdrawn" if done else f"{event} was not given off")
+    elif not done:
+        screen.say(f"{event} had been given off before")
     else:
-        screen.say(f"{event} was given off" if new else f"{event} had been given off before")
+        whom = f"{counted(waiting, 'item')} waited for it" if waiting else "no item waits for it"
+        screen.say(f"{event} was given off: {whom}")

@@ -149,12 +149,18 @@ class EventRequest(BaseModel):
     event: EventName
     #: Whose loops get it, if the token is not bound to a tenant.
     tenant: Annotated[str | None, Field(max_length=200)] = None
+    #: Take back what a person or another system gave off.
+    withdraw: bool = False
 
 
 class EventAnswer(BaseModel):
     event: str
     #: False: it had been given off before.
     emitted: bool
+    #: Whether it was taken back.
+    withdrawn: bool = False
+    #: How many items waited for it.
+    waiting: int = 0
 
 
 def coordination_document(

@@ -68,12 +68,16 @@ def create_router(context: ConsoleContext) -> APIRouter:
         shown = view_item(loops, loop_id, test_id, tenant=caller.tenant, owner=caller.owner)
         return item_detail(shown, texts=caller.texts)
 
-    @router.post("/api/loop-events")
+    @router.post("/api/loop-events", responses=errors(409))
     def emit(body: EventRequest, caller: Reader) -> EventAnswer:
-        """Give an event off, for the loops of a tenant. Doing it twice changes nothing."""
+        """Give an event off, for the loops of a tenant, or take it back. Twice changes nothing."""
         tenant = loop_tenant(caller, body.tenant)
+        if body.withdraw:
+            gone = orders.withdraw(loops, body.event, tenant=tenant)
+            return EventAnswer(event=body.event, emitted=False, withdrawn=gone)
+        waiting = orders.count_waiting(loops, body.event, tenant=tenant)
         emitted = orders.emit(loops, body.event, tenant=tenant, by=caller.name)
-        return EventAnswer(event=body.event, emitted=emitted)
+        return EventAnswer(event=body.event, emitted=emitted, waiting=waiting)
 
     return router
 

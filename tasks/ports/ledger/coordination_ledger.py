@@ -54,5 +54,10 @@ class CoordinationLedger(Protocol):
     ) -> tuple[Literal["emitted", "seen", "full"], Sequence[Publication]]:
         """Give an event off. ``seen``: it is there already."""
 
+    def withdraw_event(
+        self, name: str, *, tenant: str
+    ) -> tuple[Literal["withdrawn", "held", "unknown"], Sequence[Publication]]:
+        """Take back what a person gave off. ``held``: items stand by it, so that it stays."""
+
     def forget_events(self, events: Sequence[EmittedEvent]) -> int:
-        """Forget events unless a loop waits for them or they came again. Return how many."""
+        """Forget events of people unless a loop waits for them. Return how many."""

@@ -100,10 +100,15 @@ def test_a_decision_is_overruled_after_it_was_said_what_that_does(
 
 
 def test_an_event_is_given_off(shell: Shell, shared: LoopScenario) -> None:
-    assert say(shell, "emit", "ready") == "ready was given off"
+    assert say(shell, "emit", "ready") == "ready was given off: 1 item waited for it"
     assert say(shell, "emit", "ready") == "ready had been given off before"
+    assert say(shell, "emit", "ready", "--withdraw") == "ready was withdrawn"
+    assert say(shell, "emit", "ready", "--withdraw") == "ready was not given off"
+    assert say(shell, "emit", "redy") == "redy was given off: no item waits for it"
+    assert say(shell, "emit", "ready").startswith("ready was given off")
     assert emitted(shell, "emit", "other", "--tenant", "one")["emitted"] is True
     assert "ready, " in say(shell, "coordination")
+    assert "other of one, " in say(shell, "coordination")
     assert "is not the name of an event" in say(shell, "emit", "two words", code=2)
 
 

@@ -336,8 +336,13 @@ def test_an_event_lets_items_go_on(client: TestClient, loops: LoopScenario) -> N
     assert post_json(client, "/api/loop-events", event="ready") == {
         "event": "ready",
         "emitted": True,
+        "withdrawn": False,
+        "waiting": 1,
     }
     assert not post_json(client, "/api/loop-events", event="ready")["emitted"]
+    assert post_json(client, "/api/loop-events", event="ready", withdraw=True)["withdrawn"]
+    assert loops.admitted() == []
+    assert post_json(client, "/api/loop-events", event="ready")["waiting"] == 1
     assert loops.admitted() == ["a"]
 
 

@@ -15,6 +15,7 @@ from mulligan.tasks.loops.change import LoopConflict
 from mulligan.tasks.loops.plan import decide
 from mulligan.tasks.loops.view import why
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.ledger import coordination_steps
 
 
 @pytest.fixture
@@ -196,7 +197,9 @@ def test_an_event_is_kept_until_who_waits_for_it_begins(loops: LoopScenario) -> 
     # Each item takes it once: its second run does not wait for a second one.
     (event,) = loops.scenario.ledger.coordination().events
     assert (event.name, event.by) == ("api-ready", ("alpha/make",))
-    loops.scenario.ledger.forget_events([event])
+    assert loops.scenario.ledger.forget_events([event]) == 0  # it stays as long as its loop
+    loops.move("stop", "alpha")
+    change.delete(loops.context, "alpha", ADA)
     loops.fails("use", name="beta")
     change.reset(loops.context, "beta", "use", ADA)
     assert loops.admitted("beta") == ["use"]
@@ -236,6 +239,63 @@ def test_an_old_event_is_forgotten_unless_somebody_waits_for_it(loops: LoopScena
     run_coordination(loops.context)
     # `use` has it already, but has not begun: it waits for something else.
     assert [e.name for e in loops.scenario.ledger.coordination().events] == ["wanted"]
+
+
+def test_the_events_of_a_loop_go_with_it(loops: LoopScenario) -> None:
+    """Given a loop that is made again, when others wait for its event, then it must run first."""
+    loops.create(item("make", emits=["ready", "also-by-ada"]), name="alpha")
+    loops.plan("alpha")
+    loops.passes("make")
+    loops.plan("alpha")
+    orders.emit(loops.context, "also-by-ada", tenant="", by="ada")
+    loops.move("stop", "alpha")
+    change.delete(loops.context, "alpha", ADA)
+    (event,) = loops.scenario.ledger.coordination().events
+    assert (event.name, event.by) == ("also-by-ada", ("ada",))
+    loops.create(item("make", emits=["ready"]), name="alpha")
+    loops.create(item("use", waits_for=["ready"]), name="beta")
+    assert loops.admitted("beta") == []
+    assert loops.admitted("alpha") == ["make"]
+    loops.passes("make")
+    loops.plan("alpha")
+    assert loops.admitted("beta") == ["use"]
+
+
+def test_what_a_person_gave_off_can_be_withdrawn(loops: LoopScenario) -> None:
+    loops.create(item("use", waits_for=["ready"]), name="beta")
+    loops.plan("beta")
+    assert orders.count_waiting(loops.context, "ready", tenant="") == 1
+    assert not orders.withdraw(loops.context, "ready", tenant="")
+    orders.emit(loops.context, "ready", tenant="", by="ada")
+    assert not orders.withdraw(loops.context, "ready", tenant="two")
+    assert orders.withdraw(loops.context, "ready", tenant="")
+    assert loops.admitted("beta") == []
+    loops.create(item("make", emits=["ready"]), name="alpha")
+    loops.plan("alpha")
+    loops.passes("make")
+    loops.plan("alpha")
+    with pytest.raises(LoopConflict, match="withdrawn when they run again"):
+        orders.withdraw(loops.context, "ready", tenant="")
+    assert loops.admitted("beta") == ["use"]
+
+
+def test_no_tenant_takes_the_place_of_the_events_of_others(
+    loops: LoopScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordination_steps, "MOST_SIGNALS", 2)
+    context = loops.context
+    for name in ("a", "b", "b"):
+        orders.emit(context, name, tenant="one", by="eve")
+    with pytest.raises(LoopConflict, match="withdraw some of them"):
+        orders.emit(context, "c", tenant="one", by="eve")
+    assert orders.emit(context, "c", tenant="two", by="ada")
+    assert orders.withdraw(context, "a", tenant="one")
+    assert orders.emit(context, "c", tenant="one", by="eve")
+    loops.create(item("make", emits=["made"]), name="alpha")
+    loops.plan("alpha")
+    loops.passes("make")
+    loops.plan("alpha")
+    assert "made" in [each.name for each in loops.scenario.ledger.coordination().events]
 
 
 @pytest.mark.parametrize("name", ["", "two words", "x" * 81, "a/b", "…"])

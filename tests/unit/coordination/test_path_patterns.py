@@ -33,6 +33,12 @@ _PATHS = [
         ("src/**/x.py", "lib/**", False),
         ("a?c", "abd", False),
         ("*.md", "docs/*.txt", False),
+        ("src/*/a/*.py", "src/*/b/*.py", False),
+        ("src/**/test_*.py", "src/**/*.md", False),
+        ("src/a/**/b.py", "src/a.py", False),
+        ("src/**", "/src", False),
+        ("src/*a*b", "src/xaxbb", True),
+        ("src/*a*b", "src/xbxa", False),
     ],
 )
 def test_patterns_meet_where_a_file_matches_both(first: str, second: str, meet: bool) -> None:
@@ -46,11 +52,22 @@ def test_patterns_meet_if_any_path_matches_both(first: str, second: str) -> None
         assert can_meet(first, second)
 
 
-@given(
-    st.text("ab/*?", min_size=1, max_size=6),
-    st.from_regex(r"[ab]([ab/]{0,4}[ab])?", fullmatch=True),
+_names = st.lists(
+    st.text("ab*?", min_size=1, max_size=4).filter(lambda each: "**" not in each), max_size=2
 )
-def test_a_plain_path_meets_exactly_the_patterns_that_match_it(pattern: str, path: str) -> None:
+
+
+@given(
+    _names,
+    st.sampled_from([[], ["**"]]),
+    _names,
+    st.from_regex(r"[ab]{1,3}(/[ab]{1,3}){0,3}", fullmatch=True),
+)
+def test_a_plain_path_meets_exactly_the_patterns_that_match_it(
+    first: list[str], middle: list[str], last: list[str], path: str
+) -> None:
+    """Given no more than one ``**``."""
+    pattern = "/" + "/".join([*first, *middle, *last])
     assert can_meet(pattern, f"/{path}") is matches([pattern], path)
 
 

@@ -148,6 +148,12 @@ REQUESTS: list[tuple[str, dict[str, Any], str, dict[str, Any] | None]] = [
         "POST /api/loop-events",
         {"event": "ready", "tenant": "one"},
     ),
+    (
+        "emit_event",
+        {"event": "ready", "withdraw": True},
+        "POST /api/loop-events",
+        {"event": "ready", "withdraw": True},
+    ),
     ("set_loop_slots", {"slots": 3}, "PUT /api/loop-slots", {"slots": 3}),
     (
         "resume_queue",

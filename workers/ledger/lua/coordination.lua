@@ -22,32 +22,52 @@ local function touch_waiting(tenant, wait)
   end
 end
 
--- An event is there as long as somebody who gave it off stands by it.
-local function add_emitter(event_name, by)
-  local text = redis.call('HGET', P .. 'loops:events', event_name)
-  local found = text and cjson.decode(text) or { at = NOW / 1000, by = {} }
-  for _, each in ipairs(found.by) do
-    if each == by then return end
+-- An event is there as long as an item that gave it off stands by it, or a person: `person`. Those of
+-- people are counted for each tenant; those of items are as many as their loops may have.
+local function read_event(name)
+  local text = redis.call('HGET', P .. 'loops:events', name)
+  return text and cjson.decode(text)
+end
+
+local function write_event(name, found)
+  if #found.by > 0 or found.person then
+    redis.call('HSET', P .. 'loops:events', name, cjson.encode(found))
+    return true
   end
-  if #found.by < 100 then found.by[#found.by + 1] = by end
-  redis.call('HSET', P .. 'loops:events', event_name, cjson.encode(found))
+  redis.call('HDEL', P .. 'loops:events', name)
+  return false
+end
+
+local function add_emitter(name, item)
+  local found = read_event(name) or { at = NOW / 1000, by = {} }
+  for _, each in ipairs(found.by) do
+    if each == item then return end
+  end
+  if #found.by < 100 then found.by[#found.by + 1] = item end
+  write_event(name, found)
 end
 
 -- Returns whether the event is gone with that.
-local function remove_emitter(event_name, by)
-  local text = redis.call('HGET', P .. 'loops:events', event_name)
-  if not text then return false end
-  local found, kept = cjson.decode(text), {}
+local function remove_emitter(name, item)
+  local found, kept = read_event(name), {}
+  if not found then return false end
   for _, each in ipairs(found.by) do
-    if each ~= by then kept[#kept + 1] = each end
+    if each ~= item then kept[#kept + 1] = each end
   end
   if #kept == #found.by then return false end
   found.by = kept
-  if #kept > 0 then
-    redis.call('HSET', P .. 'loops:events', event_name, cjson.encode(found))
-    return false
+  return not write_event(name, found)
+end
+
+-- Lets nobody stand by what a person gave off. Returns whether somebody did.
+local function remove_person(tenant, name)
+  local found = read_event(tenant .. '/' .. name)
+  if not found or not found.person then return false end
+  found.person = nil
+  write_event(tenant .. '/' .. name, found)
+  if redis.call('HINCRBY', P .. 'loops:signals', tenant, -1) <= 0 then
+    redis.call('HDEL', P .. 'loops:signals', tenant)
   end
-  redis.call('HDEL', P .. 'loops:events', event_name)
   return true
 end
 

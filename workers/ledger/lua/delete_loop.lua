@@ -25,6 +25,16 @@ for _, text in ipairs(redis.call('HVALS', loop_key(R.loop, 'heals'))) do
   local heal = cjson.decode(text)
   if heal.outcome == 'pending' and heal.job_id then cancel_run(heal.job_id, 'its loop was deleted') end
 end
+-- What its items gave off: another loop of this name gives it off when they are done again.
+local tenant = redis.call('HGET', key, 'tenant') or ''
+for _, name in ipairs(redis.call('HKEYS', P .. 'loops:events')) do
+  local event_tenant, event_name = string.match(name, '^(.*)/(.-)$')
+  for _, item in ipairs(event_tenant == tenant and read_event(name).by or {}) do
+    if string.match(item, '^(.-)/') == R.loop and remove_emitter(name, item) then
+      touch_waiting(tenant, 'event:' .. event_name)
+    end
+  end
+end
 for _, part in ipairs({ 'items', 'limits', 'spent', 'reserved', 'ready', 'begun', 'log', 'spec', 'heals', 'emitted',
   'orders', 'files', 'seen' }) do
   redis.call('DEL', loop_key(R.loop, part))

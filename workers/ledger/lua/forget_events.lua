@@ -1,4 +1,4 @@
--- Forget events that are as old as they were when somebody looked, unless a loop waits for them now.
+-- Forget events of people that are as old as they were when somebody looked, unless a loop waits for them now.
 local wanted = {}
 for _, loop in ipairs(redis.call('SMEMBERS', P .. 'loops:coupled')) do
   local found = redis.call('HMGET', loop_key(loop), 'tenant', 'outer')
@@ -6,9 +6,7 @@ for _, loop in ipairs(redis.call('SMEMBERS', P .. 'loops:coupled')) do
 end
 local gone = 0
 for name, at in pairs(R.events) do
-  local text = redis.call('HGET', P .. 'loops:events', name)
-  if text and not wanted[name] and cjson.decode(text).at == at then
-    gone = gone + redis.call('HDEL', P .. 'loops:events', name)
-  end
+  local found, tenant, event_name = read_event(name), string.match(name, '^(.*)/(.-)$')
+  if found and not wanted[name] and found.at == at and remove_person(tenant, event_name) then gone = gone + 1 end
 end
 return { gone }

@@ -47,13 +47,9 @@ end
 -- Whom an escalation tells; other runners only go on with the work. See policies/loops/healing.py.
 local TELLS = { ['a person'] = true, ['the orchestrator'] = true }
 
-local MOST_EVENTS = 20000
 local function give_off(loop, tenant, item, run, events)
   redis.call('HSET', loop_key(loop, 'emitted'), item, int(run))
   for _, name in ipairs(events) do
-    if redis.call('HLEN', P .. 'loops:events') >= MOST_EVENTS then
-      return note_in_log(loop, 'there are too many events: ' .. item .. ' gives off no more', 'planner')
-    end
     add_emitter(tenant .. '/' .. name, loop .. '/' .. item)
     note_in_log(loop, item .. ' gave off ' .. name, 'planner')
     touch_waiting(tenant, 'event:' .. name)

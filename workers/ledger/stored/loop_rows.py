@@ -138,7 +138,8 @@ def read_event(name: str, text: str) -> EmittedEvent:
     """Read an event by its name, `tenant/event`."""
     tenant, _, event = name.rpartition("/")
     found = json.loads(text)
-    return EmittedEvent(name=event, tenant=tenant, at=float(found["at"]), by=tuple(found["by"]))
+    by = (*found["by"], *filter(None, [found.get("person")]))
+    return EmittedEvent(name=event, tenant=tenant, at=float(found["at"]), by=by)
 
 
 def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
