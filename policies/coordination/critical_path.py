@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mulligan.policies.coordination.outer_waits import open_waits
 from mulligan.policies.loops.admission import LEAST_URGENT
 from mulligan.policies.loops.loop import DONE, LoopSnapshot
 from mulligan.policies.loops.plan import in_order
@@ -13,13 +14,12 @@ from mulligan.policies.loops.spec import EVENT
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingLoop:
-    """A loop that waits for others: what for, and how urgent it is."""
+    """A loop that waits for others."""
 
     loop: str
     tenant: str
-    priority: int
-    #: As in `ItemSpec.outer_waits`.
-    waits: Collection[str]
+    #: What for, as in `ItemSpec.outer_waits` → the priority with which it waits.
+    asks: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,20 @@ def _urgent_waits(snapshot: LoopSnapshot, waiting: Sequence[WaitingLoop]) -> dic
     found = dict[str, int]()
     for loop in waiting:
         if loop.tenant == snapshot.loop.tenant and loop.loop != snapshot.loop.name:
-            for wait in loop.waits:
-                found[wait] = min(found.get(wait, LEAST_URGENT), loop.priority)
+            for wait, priority in loop.asks.items():
+                found[wait] = min(found.get(wait, LEAST_URGENT), priority)
+    return found
+
+
+def asks_of(snapshot: LoopSnapshot, weights: Mapping[str, Weight]) -> dict[str, int]:
+    """Return what a loop waits for outside of it now, each with the most urgent priority.
+
+    What waits for one of its items may be more urgent than the loop itself.
+    """
+    found = dict[str, int]()
+    for spec in snapshot.specs:
+        record = snapshot.record(spec.id)
+        for wait in open_waits(snapshot, spec, record) if record.state == "pending" else ():
+            urgency = min(snapshot.config.priority, weights[spec.id].urgency)
+            found[wait] = min(found.get(wait, LEAST_URGENT), urgency)
     return found

@@ -49,6 +49,25 @@ class Conflict:
         return self.files[0]  # what the other one calls it may be another tenant's
 
 
+@dataclass(frozen=True, kw_only=True)
+class Denial:
+    """Why an item was denied its files, as it is stored."""
+
+    #: Who has them, or waits for them longer: `loop/item`.
+    holder: str
+    files: str
+    #: Whether the other one only waits, too.
+    reserved: bool = False
+
+    def __str__(self) -> str:
+        return f"{'~' * self.reserved}{self.holder} {self.files}"
+
+    @classmethod
+    def parse(cls, text: str) -> Denial:
+        holder, _, files = text.removeprefix("~").partition(" ")
+        return cls(holder=holder, files=files, reserved=text.startswith("~"))
+
+
 def find_conflict(
     space: str, files: Sequence[str], locks: Iterable[FileLock], *, job_id: str = ""
 ) -> Conflict | None:

@@ -6,14 +6,15 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-from mulligan.policies.coordination.critical_path import WaitingLoop, weigh_items
+from mulligan.policies.coordination.critical_path import Weight
 from mulligan.policies.coordination.decision import Decision
+from mulligan.policies.coordination.locks import Denial
 from mulligan.policies.loops.admission import LEAST_URGENT, Admission, Denied, WaitingItem
 from mulligan.policies.loops.loop import LoopSnapshot
 
 
 def ready_items(
-    snapshot: LoopSnapshot, waiting: Sequence[WaitingLoop], ageing: float
+    snapshot: LoopSnapshot, weights: Mapping[str, Weight], ageing: float
 ) -> list[WaitingItem]:
     """Return the items that wait for a slot, as a loop that was planned asks for them.
 
@@ -24,7 +25,6 @@ def ready_items(
         for place, spec in enumerate(snapshot.specs)
         if spec.id in snapshot.items and snapshot.record(spec.id).state == "ready"
     ]
-    weights = weigh_items(snapshot, waiting) if ready else {}
     orders = snapshot.orders
     return [
         WaitingItem(
@@ -94,4 +94,4 @@ def _has(denied: Denied) -> str:
 
 
 def _why(denied: Denied) -> str:
-    return f"{denied.holder} {denied.files}"
+    return str(Denial(holder=denied.holder, files=denied.files, reserved=denied.reserved))

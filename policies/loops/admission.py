@@ -231,8 +231,9 @@ def admit(
         first = waiting.pop(loop)
         left = replace(first, candidates=first.candidates[1:])
         if files.take(first):
-            other = waiting[turns[0][1]] if turns else None
-            admitted.append(_admitted(first, other, turn, now, ageing))
+            others = (waiting[loop] for _, loop in sorted(turns))
+            other = next((each for each in others if files.are_free(each)), None)
+            admitted.append(_admitted(first, other, turn, now, ageing, alone=not turns))
             if turn[0] == _BY_SHARE:
                 starts[first.priority] = first.share
             left = _after(first, now)
@@ -273,14 +274,21 @@ class _Files:
         #: What holds back those who want the same files, and how much was compared in each space.
         self._held = dict[tuple[str, tuple[str, ...], str], Conflict]()
         self._compared = Counter[str]()
-        #: Those who have waited for files for too long: nobody takes these before them.
+        #: Those who have waited for files for too long: nobody takes these before them. Of a loop,
+        #: those that could run if they had them.
         reserved = [
             (each.since, _lock_of(demand, each))
             for demand in demands
-            for each in demand.candidates
+            for each in sorted(demand.candidates, key=lambda each: each.rank)[: max(0, demand.room)]
             if ageing and each.files and now - each.since >= demand.priority * ageing
         ]
         self._reserved = sorted(reserved, key=lambda each: (each[0], each[1].name))
+
+    def are_free(self, demand: Demand) -> bool:
+        """Whether a loop's first candidate could have its files."""
+        first = demand.candidates[0]
+        ignores = not first.files or first.order == "ignore_locks"
+        return ignores or self._find(demand, first, _lock_of(demand, first)) is None
 
     def take(self, demand: Demand) -> bool:
         """Lock the files of a loop's first candidate: all of them, or none."""
@@ -355,6 +363,8 @@ def _admitted(
     turn: tuple[int, float, float],
     now: float,
     ageing: float,
+    *,
+    alone: bool,
 ) -> Admitted:
     over = f"{other.loop}/{other.candidates[0].item}" if other is not None else ""
     if turn[0] == _BY_ORDER:
@@ -365,13 +375,13 @@ def _admitted(
             f"it has waited for {waited:.0f} min, which is too long for priority {first.priority}"
         )
     else:
-        because = _because(first, other)
+        because = _because(first, other, alone=alone)
     return Admitted(loop=first.loop, candidate=first.candidates[0], reason=because, over=over)
 
 
-def _because(first: Demand, other: Demand | None) -> str:
+def _because(first: Demand, other: Demand | None, *, alone: bool) -> str:
     if other is None:
-        return "no other loop waits"
+        return "no other loop waits" if alone else "all others wait for files"
     mine, theirs = (min(each.priority, each.candidates[0].urgency) for each in (first, other))
     if mine != theirs:
         inherited = " of the loop that waits for it" if mine < first.priority else ""

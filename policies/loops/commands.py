@@ -94,13 +94,16 @@ def _stopped(snapshot: LoopSnapshot, now: float) -> LoopChange:
             item: ItemRecord(state="ready", since=now, runs=record.runs)
             for item, record in running.items()
         },
-        cancel=(*(record.job_id for record in running.values()), *_drafts(snapshot)),
+        cancel=(*(record.job_id for record in running.values()), *own_jobs(snapshot)),
     )
 
 
-def _drafts(snapshot: LoopSnapshot) -> list[str]:
-    """Return the jobs that draft a split."""
-    return [each.job_id for each in snapshot.heals if each.outcome == "pending" and each.job_id]
+def own_jobs(snapshot: LoopSnapshot) -> list[str]:
+    """Return the jobs that draft a split, or verify again what passed."""
+    drafts = [each.job_id for each in snapshot.heals if each.outcome == "pending"]
+    log = snapshot.loop.regressions
+    checks = [each.job_id for each in (log.check, log.searching) if each is not None]
+    return [each for each in (*drafts, *checks) if each]
 
 
 def reset_item(

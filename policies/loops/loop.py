@@ -130,6 +130,8 @@ class LoopRecord:
     space: str = ""
     #: What the order of its ready items came from when they were sorted.
     scored: str = ""
+    #: What it waits for outside of it → with which priority.
+    asks: Mapping[str, int] = field(default_factory=dict)
     #: A rollback that is not finished, as JSON; see checkpoints.py.
     rollback: str = ""
     #: The commit of its branch that was delivered last, or why it could not be.

@@ -80,8 +80,9 @@ OF_REPOSITORIES = (
 MOST_ITEMS = 5000
 MOST_FILES = 200
 MOST_FILE_PATTERNS = 30
-#: Events that the items of one loop give off.
+#: Events that the items of one loop give off, and what they wait for outside the loop.
 MOST_EVENTS = 100
+MOST_WAITS = 1000
 #: What takes long to search for: cycles, and ids that are similar to an unknown one.
 _MOST_CYCLES = 5
 MOST_HINTS = 5
@@ -518,6 +519,13 @@ def _item_set_problems(items: Sequence[ItemSpec]) -> Iterator[Problem]:
         index, number = [*events.values()][MOST_EVENTS]
         message = f"the items of a loop may give off {MOST_EVENTS} different events"
         yield Problem(message, (index, "emits", number), "too_long")
+    waits = dict[str, int]()
+    for index, item in enumerate(items):
+        for each in item.outer_waits:
+            waits.setdefault(each, index)
+    if len(waits) > MOST_WAITS:
+        message = f"the items of a loop may wait for {MOST_WAITS} items of others and events"
+        yield Problem(message, ([*waits.values()][MOST_WAITS],), "too_long")
     places = {item.id: index for index, item in reversed(list(enumerate(items)))}
     rest = list(items)
     for _ in range(_MOST_CYCLES):

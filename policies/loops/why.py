@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from mulligan.policies.coordination.locks import Denial
 from mulligan.policies.coordination.outer_waits import open_waits, wait_words
 from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.loops.admission import Demand, most_begun
@@ -89,8 +90,8 @@ class FleetState:
     missing_pools: Collection[str] = ()
     #: Whether `mulligan up` serves this ledger; None if other supervisors run the workers.
     up: bool | None = None
-    #: Items of the loop that were denied files → who has them, and the files.
-    denied: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    #: Items of the loop that were denied files.
+    denied: Mapping[str, Denial] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,8 +242,13 @@ def _why_not_this(snapshot: LoopSnapshot, item: str, fleet: FleetState) -> Reaso
         words = wait_words(waits[0], snapshot.outer.get(waits[0], ""))
         return Reason(cause=cause, text=f"for {words}", remedy=_order(name, item, "ignore_waits"))
     if item in fleet.denied:
-        holder, files = fleet.denied[item]
-        text = f"for {files}, which {holder} changes"
+        found = fleet.denied[item]
+        has = (
+            f"for which {found.holder} waits longer"
+            if found.reserved
+            else (f"which {found.holder} changes")
+        )
+        text = f"for {found.files}, {has}"
         return Reason(cause="lock", text=text, remedy=_order(name, item, "ignore_locks"))
     return None
 

@@ -64,10 +64,12 @@ def judge_item(
     wanted: Sequence[VerifierSpec],
     specs: Sequence[VerifierSpec],
     results: Sequence[VerificationResult],
+    guards: Collection[int] = (),
 ) -> tuple[ItemVerdict, list[int]]:
     """Return what a check says about an item, and the places of its verifiers that failed.
 
     ``wanted``: the item's verifiers. ``specs``: those of the check, in the order of the results.
+    ``guards``: places of verifiers that may be skipped, if not all are.
     """
     found = dict[int, VerificationResult]()
     for place, each in enumerate(wanted):
@@ -77,7 +79,8 @@ def judge_item(
     failed = [i for i, r in found.items() if wanted[i].required and r.status is _FAIL]
     if failed:
         return "bad", failed
-    if any(wanted[i].required and r.status is _SKIPPED for i, r in found.items()):
+    skipped = {i for i, r in found.items() if wanted[i].required and r.status is _SKIPPED}
+    if skipped.difference(guards) or (skipped and len(skipped) == len(found)):
         return "unknown", []
     flaky = [i for i, r in found.items() if r.summary.startswith(FLAKE)]
     return ("flaky", flaky) if flaky else ("good", [])

@@ -70,6 +70,8 @@ class Check(_Stored):
     items: tuple[str, ...]
     job_id: str
     at: float
+    #: Checks of these items that reached no verdict.
+    tries: int = 0
 
 
 class Regression(_Stored):

@@ -333,6 +333,13 @@ _MISSING["merge_conflict"] = Recipe(
     "Resolve the conflict[ in {place}].",
     "resolving the conflict with what was merged meanwhile",
 )
+_MISSING["rolled_back"] = Recipe(
+    "do_it_again",
+    "Your work was merged, but a rollback has taken it back from the branch.",
+    "Do the task again, on the files as they are now.",
+    "Do the task again.",
+    "doing the task again on the branch as it is now",
+)
 _MISSING["apply_error"] = _MISSING["does_not_apply"]
 
 #: By kind and finer cause. A cause that has no row of its own falls back to its kind's.

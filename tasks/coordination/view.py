@@ -12,7 +12,7 @@ from mulligan.policies.coordination.decision import (
     Overruling,
     overruling,
 )
-from mulligan.policies.coordination.locks import FileLock
+from mulligan.policies.coordination.locks import Denial, FileLock
 from mulligan.policies.coordination.wait_graph import Deadlock, WaitGraph, WaitingNode, build_graph
 from mulligan.policies.loops.loop import DONE, ItemRecord, LoopSnapshot
 from mulligan.tasks.coordination.deadlocks import coupled_snapshots
@@ -33,6 +33,8 @@ class DeniedItem:
     item: str
     holder: str
     files: str
+    #: Whether the other one waits for them, too, and longer.
+    reserved: bool = False
 
     @property
     def name(self) -> str:
@@ -129,13 +131,19 @@ def _denied(
     shown: Collection[str],
     visible: Collection[str],
 ) -> Iterable[DeniedItem]:
-    """Yield who waits for files that somebody has now."""
+    """Yield who waits for files that somebody has now, or waits for longer."""
     holders = {each.name for each in locks}
     for name, why in sorted(denied.items()):
-        (loop, _, item), (holder, _, files) = name.partition("/"), why.partition(" ")
-        if loop in shown and holder in holders:
-            seen = holder.partition("/")[0] in visible
-            yield DeniedItem(loop=loop, item=item, holder=holder if seen else ANOTHER, files=files)
+        (loop, _, item), denial = name.partition("/"), Denial.parse(why)
+        if loop in shown and (denial.reserved or denial.holder in holders):
+            seen = denial.holder.partition("/")[0] in visible
+            yield DeniedItem(
+                loop=loop,
+                item=item,
+                holder=denial.holder if seen else ANOTHER,
+                files=denial.files,
+                reserved=denial.reserved,
+            )
 
 
 def _event(event: EmittedEvent, visible: Collection[str]) -> EmittedEvent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from mulligan.policies.failures.causes import VERIFIERS
 from mulligan.policies.failures.failure import (
@@ -58,9 +58,7 @@ def find_commit(history: Sequence[BranchCommit], trailer: str, value: str) -> Br
 
 def find_merge(history: Sequence[BranchCommit], item: str, job: str = "") -> BranchCommit | None:
     """Return the newest merge of an item, by one job or by any, that no rollback has undone."""
-    undone = taken_out(
-        (names_in(each, UNDONE_TRAILER), names_in(each, RESTORED_TRAILER)) for each in history
-    )
+    undone = _undone_attempts(history)
     return next(
         (
             each
@@ -70,6 +68,17 @@ def find_merge(history: Sequence[BranchCommit], item: str, job: str = "") -> Bra
             and job in ("", by.partition("/")[0])
         ),
         None,
+    )
+
+
+def is_undone(history: Sequence[BranchCommit], merge: BranchCommit) -> bool:
+    """Whether a rollback has undone a merge."""
+    return merge.trailers.get(ATTEMPT_TRAILER) in _undone_attempts(history)
+
+
+def _undone_attempts(history: Sequence[BranchCommit]) -> Collection[str]:
+    return taken_out(
+        (names_in(each, UNDONE_TRAILER), names_in(each, RESTORED_TRAILER)) for each in history
     )
 
 
@@ -164,6 +173,18 @@ def conflict_result(merged: MergedTree, tip: str) -> VerificationResult:
             )
             for each in found
         ),
+    )
+
+
+def undone_result(merge: BranchCommit) -> VerificationResult:
+    """Return the result of work that was merged, and taken back before that was recorded."""
+    said = "a rollback has taken it back from the branch"
+    return VerificationResult(
+        status=VerificationStatus.FAIL,
+        verifier_id=GIT_MERGE,
+        summary=f"it was merged as {merge.commit[:10]}, but {said}",
+        evidence={"kind": FailureKind.MISSING_CONTEXT.value, "commit": merge.commit},
+        errors=(Finding(message=said, code="rolled_back", expected=merge.commit),),
     )
 
 

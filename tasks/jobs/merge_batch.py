@@ -24,9 +24,11 @@ from mulligan.tasks.jobs.merge import (
     conflict_result,
     fails_together,
     find_commit,
+    is_undone,
     merged_result,
     open_repository,
     synced_tip,
+    undone_result,
     upstream_of,
 )
 from mulligan.tasks.jobs.verify_merge import MergeVerification
@@ -104,6 +106,8 @@ def merge_attempt(
         history = repository.history(branch, until=output.base)
         done = find_commit(history, ATTEMPT_TRAILER, attempt_name(claim))
         if done := done or next((each for each in history if each.commit == output.commit), None):
+            if is_undone(history, done):
+                return undone_result(done)
             return merged_result(done.commit, space, "was merged before")
         batch = _Batch(
             context=context,

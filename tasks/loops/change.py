@@ -19,6 +19,7 @@ from mulligan.policies.loops.commands import (
     add_items,
     configure_loop,
     move_loop,
+    own_jobs,
     reset_item,
     skip_item,
 )
@@ -389,7 +390,8 @@ def delete(
     keyed = replace(caller, key=f"delete/{caller.by}/{caller.key}") if caller.key else caller
     reading = context.ledger.read_loop(name)
     hidden = reading is not None and not reading.snapshot.loop.is_of(tenant, owner)
-    answer = "gone" if hidden else context.ledger.delete_loop(name, keyed)
+    jobs = own_jobs(reading.snapshot) if reading is not None else ()
+    answer = "gone" if hidden else context.ledger.delete_loop(name, keyed, cancel=jobs)
     if answer == "gone":
         raise no_such_loop(context, name, tenant, owner)
     if answer == "held":

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from mulligan.policies.coordination.critical_path import asks_of, weigh_items
 from mulligan.policies.coordination.schedule import describe_admission, ready_items, scored
 from mulligan.policies.loops.admission import (
     SPARE_OF_OWN,
@@ -85,7 +86,8 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
     # A plan that moves an item to `ready` and gives it a slot writes both states, one after the
     # other: the run begins from the planned record.
     planned = replace(snapshot, items={**snapshot.items, **change.items})
-    ready = ready_items(planned, fleet.waiting, context.ageing())
+    weights = weigh_items(planned, fleet.waiting)
+    ready = ready_items(planned, weights, context.ageing())
     demands = [
         *(each for each in fleet.demands if each.loop != snapshot.loop.name),
         *_own_demand(reading, change, ready),
@@ -103,6 +105,7 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
         else _wake_at(planned, context.ledger.now(), _next_lapse(fleet, admission)),
         ready={each.item: each for each in ready},
         scored=scored(snapshot.loop.spec, ready),
+        asks=asks_of(planned, weights),
         **describe_admission(admission, fleet.denied),
         lock_ttl=context.lock_ttl,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mulligan.policies.jobs.job import (
@@ -101,6 +101,11 @@ def verifiers_of(spec: ItemSpec, broken: Sequence[int] = ()) -> list[VerifierSpe
     return [each.plain() for i, each in enumerate(spec.verifiers) if not broken or i in broken]
 
 
+def guards_of(spec: ItemSpec) -> list[int]:
+    """Return the places of an item's guards."""
+    return [i for i, each in enumerate(spec.verifiers) if each.role == "guard"]
+
+
 def submit_check(
     context: LoopContext, snapshot: LoopSnapshot, commit: str, verifiers: Sequence[VerifierSpec]
 ) -> str:
@@ -141,11 +146,14 @@ def is_running(context: LoopContext, job_id: str) -> bool:
 
 
 def read_verdicts(
-    context: LoopContext, job_id: str, wanted: Mapping[str, Sequence[VerifierSpec]]
+    context: LoopContext,
+    job_id: str,
+    wanted: Mapping[str, Sequence[VerifierSpec]],
+    guards: Mapping[str, Collection[int]] | None = None,
 ) -> Iterator[tuple[str, ItemVerdict, list[int], str]]:
     """Yield what a check that has ended says about each item: the failed places and their words.
 
-    A check that was lost says nothing.
+    Of a check without a verdict, the words say why. One that was lost has none.
     """
     view = context.ledger.job(job_id)
     attempt = view.attempts[-1] if view is not None and view.attempts else None
@@ -153,8 +161,10 @@ def read_verdicts(
     specs = view.job.verifiers if view is not None else ()
     results = verdict.results if verdict is not None else ()
     for item, verifiers in wanted.items():
-        found, places = judge_item(verifiers, specs, results)
+        found, places = judge_item(verifiers, specs, results, (guards or {}).get(item, ()))
         said = "; ".join(results[specs.index(verifiers[i])].summary for i in places)
+        if found == "unknown" and view is not None:
+            said = view.detail or view.reason or "a check was skipped"
         yield item, found, places, said
 
 

@@ -34,6 +34,7 @@ from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.regression_checks import (
     ChangedPaths,
     due_items,
+    guards_of,
     is_running,
     next_batch,
     passed_items,
@@ -179,23 +180,56 @@ class _Step:
     def read_check(self, check: Check) -> LoopChange | None:
         """Read what a check has found, and go on with the rest of it."""
         found, good = list[Regression](), list[str]()
-        wanted = {
-            item: verifiers_of(spec)
-            for item in check.items
-            if (spec := self.snapshot.spec(item)) is not None
-        }
-        for item, verdict, places, said in read_verdicts(self.context, check.job_id, wanted):
+        specs = {item: spec for item in check.items if (spec := self.snapshot.spec(item))}
+        verdicts = [
+            (item, verdict, places, said)
+            for item, verdict, places, said in read_verdicts(
+                self.context,
+                check.job_id,
+                {item: verifiers_of(spec) for item, spec in specs.items()},
+                {item: guards_of(spec) for item, spec in specs.items()},
+            )
+            if self.snapshot.record(item).state == "passed"
+        ]
+        unsure = [each for each in verdicts if each[1] == "unknown"]
+        if unsure and (again := self._check_again(check)) is not None:
+            return again
+        for item, verdict, places, said in verdicts:
             if verdict in ("good", "flaky"):
                 good.append(item)
-            if verdict in ("bad", "flaky") and self.snapshot.record(item).state == "passed":
+            if verdict != "good":
                 number = self.log.next_number + len(found)
                 each = self._found(number, item, check.commit, verdict, places, said)
                 found += [each] if each is not None else []
         rest = self.check_due(after=check)
         if rest is None or rest.regressions is None:
             return None
+        good += [item for item, _, _, _ in unsure]  # who decided that decides again
         log = rest.regressions.with_found(*self._released(*good), *found)
-        return _noted(log, found)
+        told = [self._told(each, each.result) for each in found if each.awaits_person]
+        return replace(_noted(log, found), heals=tuple(told))
+
+    def _check_again(self, check: Check) -> LoopChange | None:
+        """Repeat a check that reached no verdict about an item: of fewer items, then of that one.
+
+        None: it was repeated often enough.
+        """
+        items = check.items[: (len(check.items) + 1) // 2]
+        tries = check.tries + 1 if items == check.items else 0
+        if tries > MOST_TRIES:
+            return None
+        specs = [each for each in self.snapshot.specs if each.id in items]
+        _, verifiers = next_batch(specs)
+        again = check.model_copy(
+            update={
+                "number": self.log.next_number,
+                "items": items,
+                "tries": tries,
+                "job_id": submit_check(self.context, self.snapshot, check.commit, verifiers),
+                "at": self.now,
+            }
+        )
+        return LoopChange(regressions=self._log(check=again, next_number=again.number + 1))
 
     def _released(self, *good: str) -> list[Regression]:
         """Return the regressions of items that pass again: no person has to decide any more."""
@@ -232,6 +266,10 @@ class _Step:
             checks=labels,
             summary=said,
         )
+        if verdict == "unknown":
+            why = f"it could not be verified: {said}"
+            ended = regression.ended("escalated", now=self.now, result=why)
+            return ended.changed(awaits_person=True)
         if verdict == "flaky":
             return regression.ended("flake", now=self.now, result="it passed when it was repeated")
         if not good:
@@ -390,8 +428,14 @@ class _Step:
 
     def _tell_a_person(self, found: Regression, why: str) -> LoopChange:
         """Stop. Nothing is delivered until the item passes, or a person has it run or skips it."""
+        ended = found.ended("escalated", now=self.now, result=why).changed(awaits_person=True)
+        log = self.log.with_found(*self._released(found.item), ended)
+        return replace(_noted(log, [ended]), heals=(self._told(found, why),))
+
+    def _told(self, found: Regression, why: str) -> HealRecord:
+        """Return the record of having told a person."""
         since = f"since {found.culprit_name}" if found.culprit else f"at {found.seen[:10]}"
-        told = HealRecord(
+        return HealRecord(
             number=max((each.number for each in self.snapshot.heals), default=0) + 1,
             at=self.now,
             item=found.item,
@@ -402,9 +446,6 @@ class _Step:
             run=found.runs,
             by=BY.by,
         )
-        ended = found.ended("escalated", now=self.now, result=why).changed(awaits_person=True)
-        log = self.log.with_found(*self._released(found.item), ended)
-        return replace(_noted(log, [ended]), heals=(told,))
 
     # -- writing -----------------------------------------------------------------------------------
 

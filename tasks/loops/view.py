@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from mulligan.policies.coordination.locks import Denial, find_conflict
 from mulligan.policies.coordination.order import Order
 from mulligan.policies.figures.waiting_words import waiting_words
 from mulligan.policies.loops.loop import ItemRecord, LoopSnapshot, ShownState, shown_state
@@ -74,20 +75,43 @@ class LoopView:
         )
 
     @property
-    def _denied(self) -> dict[str, tuple[str, str]]:
+    def _denied(self) -> dict[str, Denial]:
         """The loop's items that were denied files and wait for them still."""
         prefix, fleet = f"{self.snapshot.loop.name}/", self.reading.fleet
         holders = {each.name for each in fleet.locks}
         found = {
-            name.removeprefix(prefix): why.partition(" ")
+            name.removeprefix(prefix): Denial.parse(why)
             for name, why in fleet.denied.items()
             if name.startswith(prefix)
         }
         return {
-            item: (holder if not self.hides_others or holder.startswith(prefix) else ANOTHER, files)
-            for item, (holder, _, files) in found.items()
-            if holder in holders and self.state(item) in ("ready", "waiting")
+            item: self._shown(denial)
+            for item, denial in found.items()
+            if (denial.reserved or denial.holder in holders)
+            and self.state(item) in ("ready", "waiting")
         }
+
+    def _shown(self, denial: Denial) -> Denial:
+        """Hide the name of another loop, if the reader may not know it."""
+        own = denial.holder.startswith(f"{self.snapshot.loop.name}/")
+        return denial if own or not self.hides_others else replace(denial, holder=ANOTHER)
+
+    def fleet_state_of(self, item: str) -> FleetState:
+        """Return the state of the fleet with what holds an item back that nobody looked at yet."""
+        spec, record, fleet = self.snapshot.spec(item), self.snapshot.record(item), self.fleet_state
+        if spec is None or item in fleet.denied or self.state(item) not in ("ready", "waiting"):
+            return fleet
+        files, space = self.snapshot.files(spec), self.snapshot.loop.space
+        found = find_conflict(space, files, self.reading.fleet.locks, job_id=record.job_id)
+        if found is None:
+            return fleet
+        denial = self._shown(Denial(holder=found.lock.name, files=str(found)))
+        return replace(fleet, denied={**fleet.denied, item: denial})
+
+    def files_held_by(self, item: str) -> str:
+        """Return who has files that an item waits for; empty if nobody has."""
+        denial = self.fleet_state_of(item).denied.get(item)
+        return denial.holder if denial is not None else ""
 
     @cached_property
     def summary(self) -> LoopSummary:
@@ -198,7 +222,7 @@ def view_item(
         why=why,
         order=view.snapshot.orders.get(item),
         seen_files=view.snapshot.seen_files.get(item, ()),
-        files_held_by=view.fleet_state.denied.get(item, ("", ""))[0],
+        files_held_by=view.files_held_by(item),
     )
 
 
@@ -209,7 +233,8 @@ def why_item_of(view: LoopView, item: str, now: float, waits: JobWaits | None = 
     """
     if waits is None:
         waits = _slot_says(view, root_of(view.snapshot, item))
-    return _allowed(view, why_item(view.snapshot, item, view.fleet_state, waits, now))
+    fleet = view.fleet_state_of(root_of(view.snapshot, item))
+    return _allowed(view, why_item(view.snapshot, item, fleet, waits, now))
 
 
 def _slot_says(view: LoopView, item: str) -> JobWaits:

@@ -45,6 +45,7 @@ mulligan:{p00}:loops:lines             hash    priority → where the line of it
 mulligan:{p00}:loops:locks             hash    job → the files that its item has alone, as JSON
 mulligan:{p00}:loops:denied            hash    `loop/item` → why it did not get its files
 mulligan:{p00}:loops:coupled           set     loops that wait for others, or give events off
+mulligan:{p00}:loops:waiters:<wait>    set     loops that wait for a tenant's item or event
 mulligan:{p00}:loops:events            hash    `tenant/event` → who gave it off when, as JSON
 mulligan:{p00}:loops:signals           hash    tenant → how many events people gave off, capped
 mulligan:{p00}:loops:decided           string  how many decisions were made

@@ -146,9 +146,13 @@ class LoopSteps(AcceptSteps):
         admitted = write.admission.admitted
         expect = {each.loop: fleet.versions[each.loop] for each in admitted if each.loop != name}
         rescored = write.scored != "" and write.scored != loop.scored
+        asks_anew = write.asks is not None and write.asks != loop.asks
         changes = {}
-        if not write.change.empty or rescored:
+        if not write.change.empty or rescored or asks_anew:
             changes[name] = self._change(snapshot, write.change, write.ready)
+        if asks_anew:
+            changes[name]["fields"]["asks"] = json.dumps(write.asks)
+            changes[name]["asked"] = sorted({*(write.asks or ()), *loop.asks})
         if rescored:
             changes[name]["fields"]["scored"] = write.scored
             places = {spec.id: place for place, spec in enumerate(snapshot.specs)}
@@ -191,7 +195,9 @@ class LoopSteps(AcceptSteps):
         found = self.calls.run("GET", keys.loop_change(self._loops_prefix, name, sha))
         return None if found is None else "seen" if found == caller.digest else "conflict"
 
-    def delete_loop(self, name: str, caller: Requester) -> Literal["deleted", "gone", "held"]:
+    def delete_loop(
+        self, name: str, caller: Requester, *, cancel: Sequence[str] = ()
+    ) -> Literal["deleted", "gone", "held"]:
         if not is_loop_name(name):
             return "gone"
         answer: Literal["deleted", "gone", "held"]
@@ -200,6 +206,7 @@ class LoopSteps(AcceptSteps):
             self._loops_prefix,
             loop=name,
             by=caller.by,
+            cancel=list(cancel),
             key=digest({"key": caller.key}) if caller.key else None,
             digest=caller.digest,
         )[0]

@@ -20,7 +20,11 @@ from mulligan.policies.figures.format import duration, timestamp
 def print_coordination(found: CoordinationDocument, now: float) -> None:
     totals = found.totals
     _print("files", [_lock(each, now) for each in found.locks], totals.locks)
-    denied = [f"{d.loop}/{d.test} waits for {d.files}: {d.holder} has it" for d in found.denied]
+    denied = [
+        f"{d.loop}/{d.test} waits for {d.files}: {d.holder}"
+        f" {'waits for it longer' if d.reserved else 'has it'}"
+        for d in found.denied
+    ]
     _print("waiting for files", denied, totals.denied)
     _print("waiting for others", [_waiting(each, now) for each in found.waiting], totals.waiting)
     deadlocks = [

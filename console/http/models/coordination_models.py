@@ -40,6 +40,8 @@ class DeniedRow(BaseModel):
     files: str
     #: Who has them: `loop/item`.
     holder: str
+    #: Whether that one does not have them yet, but waits for them longer.
+    reserved: bool = False
 
 
 class WaitRow(BaseModel):
@@ -235,6 +237,7 @@ def _denied_row(denied: DeniedItem, *, texts: bool) -> DeniedRow:
         test=denied.item,
         files=shown_file(denied.files, texts=texts),
         holder=denied.holder,
+        reserved=denied.reserved,
     )
 
 

@@ -59,7 +59,9 @@ def _lock_lines(found: CoordinationDocument) -> list[LockLine]:
     return [
         LockLine(
             lock=each,
-            waiting=[d for d in found.denied if d.holder == f"{each.loop}/{each.test}"],
+            waiting=[
+                d for d in found.denied if not d.reserved and d.holder == f"{each.loop}/{each.test}"
+            ],
         )
         for each in found.locks
     ]

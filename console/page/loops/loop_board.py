@@ -149,7 +149,7 @@ class BoardItems:
             order=snapshot.orders.get(spec.id),
             orderable=record.state in WAITING or self.state(spec.id) == "waiting",
             files=[shown_file(each, texts=self.texts) for each in snapshot.files(spec)],
-            held_by=self.view.fleet_state.denied.get(spec.id, ("", ""))[0],
+            held_by=self.view.files_held_by(spec.id),
         )
 
     def columns(self) -> list[BoardColumn]:

@@ -125,6 +125,8 @@ class LoopWrite:
     #: The items that are ready, as they are sorted; and what their order comes from.
     ready: Mapping[str, WaitingItem] = field(default_factory=dict)
     scored: str = ""
+    #: What the loop waits for outside of it → with which priority. None: as before.
+    asks: Mapping[str, int] | None = None
     #: The items that get a slot, with the jobs of those that have none yet.
     admission: Admission = field(default_factory=Admission)
     runs: Mapping[Admitted, ItemRun] = field(default_factory=dict)
@@ -226,8 +228,10 @@ class LoopLedger(Protocol):
     def change_made(self, name: str, caller: Requester) -> Literal["seen", "conflict"] | None:
         """Return whether a change with this idempotency key was made, or another one."""
 
-    def delete_loop(self, name: str, caller: Requester) -> Literal["deleted", "gone", "held"]:
-        """Forget a loop. ``held``: it is running or paused."""
+    def delete_loop(
+        self, name: str, caller: Requester, *, cancel: Sequence[str] = ()
+    ) -> Literal["deleted", "gone", "held"]:
+        """Forget a loop and cancel these jobs of it. ``held``: it is running or paused."""
 
     def export_loop(self, name: str) -> LoopExport | None:
         """Read all records of a loop, as they are between two changes."""

@@ -78,7 +78,9 @@ def test_everything_that_loops_have_to_do_with_each_other_is_shown(
         "alpha", "a", ["x.py"], None,
     )  # fmt: skip
     assert "token" not in lock
-    assert found["denied"] == [{"loop": "alpha", "test": "b", "files": "x.py", "holder": "alpha/a"}]
+    assert found["denied"] == [
+        {"loop": "alpha", "test": "b", "files": "x.py", "holder": "alpha/a", "reserved": False}
+    ]
     (waiting,) = found["waiting"]
     assert (waiting["loop"], waiting["test"], waiting["held"]) == ("beta", "c", False)
     assert waiting["waits"] == [
@@ -226,7 +228,7 @@ def test_names_of_other_producers_are_hidden(context: ConsoleContext, loops: Loo
     found = get_json(tokens["ann"], "/api/coordination")
     assert {each["by"] for each in found["events"]} == {"another loop"}
     assert found["denied"] == [
-        {"loop": "mine", "test": "y", "files": "f", "holder": "another loop"}
+        {"loop": "mine", "test": "y", "files": "f", "holder": "another loop", "reserved": False}
     ]
     assert "mine" not in shown_to(tokens["bob"], "theirs")
     assert "another loop" in decision(tokens["bob"], "deadlock")["text"]

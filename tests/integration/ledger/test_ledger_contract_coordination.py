@@ -437,6 +437,81 @@ def test_what_an_urgent_loop_waits_for_is_urgent_too(loops: LoopScenario) -> Non
     )
 
 
+def test_what_an_urgent_loop_waits_for_through_another_one_is_urgent_too(
+    loops: LoopScenario,
+) -> None:
+    """urgent waits for mid, which waits for low: until a person lets urgent go without it."""
+    loops.slots = 0
+    loops.create(item("a", "mid/m"), name="urgent", priority=1)
+    loops.create(item("m", "low/l"), name="mid", priority=9)
+    loops.create(item("l"), name="low", priority=9)
+    loops.create(item("o"), name="other", priority=5)
+    for name in ("urgent", "mid", "low", "other"):
+        loops.plan(name)
+    loops.slots = 1
+    loops.plan("low")
+    assert decisions(loops, "slot")[-1][1:] == (
+        "low/l",
+        "it got a slot: priority 1 of the loop that waits for it before other with 5",
+    )
+
+
+def test_a_wait_that_is_over_makes_nothing_urgent(loops: LoopScenario) -> None:
+    loops.slots = 0
+    loops.create(item("a", "slow/s"), item("b"), name="urgent", priority=1)
+    loops.create(item("s"), name="slow", priority=9)
+    loops.create(item("m"), name="middle", priority=3)
+    for name in ("urgent", "slow", "middle"):
+        loops.plan(name)
+    change.skip(loops.context, "urgent", "a", ADA, reason="")
+    change.skip(loops.context, "urgent", "b", ADA, reason="")
+    for name in ("urgent", "slow"):
+        loops.plan(name)
+    loops.slots = 1
+    loops.plan("slow")
+    assert loops.states("slow") == {"s": "ready"}
+    assert loops.states("middle") == {"m": "running"}
+
+
+def test_an_item_that_waits_for_its_own_loop_keeps_no_files_from_others(
+    loops: LoopScenario,
+) -> None:
+    """Given a long backlog of a loop that does one item at a time, whose files nobody changes."""
+    loops.slots = 2
+    backlog = [item(f"i{n}", touches=[f"/f{n}.py"]) for n in range(3)]
+    loops.create(*backlog, name="low", priority=9, concurrency=1)
+    assert loops.admitted("low") == ["i0"]
+    loops.scenario.advance(9 * 600 + 1)
+    loops.create(item("hot", touches=["/f1.py"]), name="urgent", priority=1)
+    assert loops.admitted("urgent") == ["hot"]
+
+
+def test_why_says_who_waits_longer_for_files(loops: LoopScenario) -> None:
+    """alpha/both needs x.py, which runs, and y.py, which it may take before others."""
+    loops.slots = 5
+    loops.create(item("x", touches=["/x.py"]), name="first", priority=1)
+    loops.plan("first")
+    loops.create(item("both", touches=["/x.py", "/y.py"]), name="alpha", priority=1)
+    loops.plan("alpha")
+    loops.scenario.advance(601)
+    loops.create(item("y", touches=["/y.py"]), name="beta", priority=1)
+    assert loops.admitted("beta") == []
+    reason = why(loops.context, "beta", "y")
+    assert reason.text == "y waits for /y.py, for which alpha/both waits longer"
+    assert reason.command == "mulligan loops order beta y ignore_locks"
+    denied = [(each.name, each.reserved) for each in view_coordination(loops.context).denied]
+    assert ("beta/y", True) in denied
+
+
+def test_a_denial_is_recorded_once_for_each_wait(loops: LoopScenario) -> None:
+    loops.create(*(item(f"i{n}", touches=["/x.py"]) for n in range(4)), concurrency=4)
+    for n in range(3):
+        loops.plan()
+        loops.passes(f"i{n}")
+    found = [name for kind, name, _ in decisions(loops) if kind == "denied"]
+    assert found == ["alpha/i1", "alpha/i2", "alpha/i3"]
+
+
 def test_what_most_others_wait_for_goes_first(loops: LoopScenario) -> None:
     loops.slots = 1
     loops.create(item("alone"), item("root"), item("mid", "root"), item("leaf", "mid"))

@@ -278,6 +278,47 @@ def test_a_delivery_waits_for_what_is_due(fleet: CodingLoop, repository: Path) -
     assert fleet.loop.delivered
 
 
+def test_a_check_that_somebody_cancelled_is_made_again(fleet: CodingLoop, repository: Path) -> None:
+    """Given a check that is lost, then what it was about is not called verified."""
+    git(repository, "branch", "release")
+    fleet.run_all(*chain("A", "BREAK"), code=BREAKS, deliver={"fast_forward": "release"})
+    fleet.sweep()
+    running = fleet.loop.regressions.check
+    assert running is not None
+    fleet.ledger.cancel(running.job_id)
+    settle(fleet)
+    assert found(fleet)[0].status == "repaired"
+    assert "done" in git(repository, "show", "release:A.txt")
+
+
+def test_what_cannot_be_verified_any_more_is_not_delivered(
+    fleet: CodingLoop, repository: Path
+) -> None:
+    """Given a culprit that removes the program that would find it, then a person decides."""
+    git(repository, "branch", "release")
+    code = """
+write(f"{item}.txt", "done\\n")
+if item == "A": write("check", "#!/bin/sh\\nexec grep -qsx done A.txt\\n"); os.chmod("check", 0o755)
+if item == "BREAK" : os.remove("check"); write("A.txt", "broken\\n")
+"""
+    argv = {"id": "command.subprocess", "argv": ["./check"]}
+    items = [item("A", verifiers=[check("has('A.txt')"), argv], touches=["A.txt", "check"])]
+    items += [item(name, before) for name, before in (("X", "A"), ("BREAK", "X"))]
+    fleet.run_all(*items, code=code, deliver={"fast_forward": "release"})
+    settle(fleet)
+    (told,) = found(fleet)
+    assert (told.item, told.status, told.awaits_person) == ("A", "escalated", True)
+    assert "could not be verified" in told.result
+    assert [each.item for each in fleet.snapshot.heals] == ["A"]
+    assert fleet.loop.delivered == ""
+    made = checks(fleet)
+    verify_loop(fleet.services.loops, LOOP, ADA, item="A")
+    settle(fleet)
+    assert checks(fleet) == made + 1 + MOST_TRIES
+    assert [each.awaits_person for each in found(fleet)] == [False, True]
+    assert fleet.loop.delivered == ""
+
+
 def test_every_item_is_verified_by_schedule_once_for_a_commit(
     fleet: CodingLoop, repository: Path
 ) -> None:

@@ -456,6 +456,26 @@ def test_a_delivery_is_made_once_and_tried_again_after_a_while(
     assert fleet.loop.delivered == runs[0]
 
 
+def test_work_that_is_taken_back_before_its_merge_is_recorded_is_done_again(
+    fleet: CodingLoop, user: UserRepository
+) -> None:
+    """Given a merge of an earlier run, which a run finds, when a rollback takes it back."""
+    fleet.start(item("Z"), item("A", "Z", verifiers=[check("has('A.txt')")]))
+    fleet.run(until=lambda: fleet.states(LOOP)["Z"] == "passed")
+    before = user.git("rev-parse", BRANCH)
+    push(user.path, "A.txt", f"A\n\nMulligan-Attempt: p00-old/1\nMulligan-Item: {LOOP}/A\n")
+    fleet.run(until=lambda: [each.entry.index for each in fleet.waiting] == [2])
+    fleet.roll_back(to=before)
+    fleet.run()
+    assert fleet.states(LOOP) == {"Z": "passed", "A": "passed"}
+    check_merged(fleet, user.path)
+    first, second = fleet.job("A").attempts
+    assert first.verdict is not None
+    assert first.verdict.failure is not None
+    assert first.verdict.failure.label == "missing_context.rolled_back"
+    assert "a rollback has taken it back" in (second.plan.prompt or "")
+
+
 def test_a_loop_that_went_on_is_delivered_as_soon_as_it_is_done_again(
     fleet: CodingLoop, user: UserRepository
 ) -> None:

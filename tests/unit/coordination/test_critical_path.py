@@ -46,7 +46,7 @@ def test_each_item_weighs_what_waits_for_it(shape: _Shape, data: st.DataObject) 
     urgent = data.draw(st.dictionaries(names, st.integers(1, 9), max_size=2))
     left = shape.keys() - done
     waiting = [
-        WaitingLoop(loop=f"other{n}", tenant="", priority=priority, waits=[f"alpha/{item}"])
+        WaitingLoop(loop=f"other{n}", tenant="", asks={f"alpha/{item}": priority})
         for n, (item, priority) in enumerate(urgent.items())
     ]
     weights = weigh_items(snapshot(shape, dict.fromkeys(done, "passed")), waiting)
@@ -61,7 +61,7 @@ def test_each_item_weighs_what_waits_for_it(shape: _Shape, data: st.DataObject) 
 def test_loops_of_other_tenants_and_the_loop_itself_make_nothing_urgent() -> None:
     found = snapshot({"a": ()}, {})
     waiting = [
-        WaitingLoop(loop="other", tenant="two", priority=1, waits=["alpha/a"]),
-        WaitingLoop(loop="alpha", tenant="", priority=1, waits=["alpha/a"]),
+        WaitingLoop(loop="other", tenant="two", asks={"alpha/a": 1}),
+        WaitingLoop(loop="alpha", tenant="", asks={"alpha/a": 1}),
     ]
     assert weigh_items(found, waiting) == {"a": Weight()}

@@ -1,22 +1,13 @@
 -- Shared by the scripts, with loops.lua: what loops have to do with each other. Locks on files, waits for
 -- items of other loops and for events, and the decisions about all of that.
 
-local WAITING = {}
--- Plans the loops that wait for an item or an event of a tenant: see `ItemSpec.outer_waits`. A plan of
--- one that was made before is stale, because an item that it lets begin may have to wait again.
+-- The loops that wait for an item or an event of a tenant: see `ItemSpec.outer_waits`.
+local function waiters_key(tenant, wait) return P .. 'loops:waiters:' .. tenant .. '/' .. wait end
+
+-- Plans the loops that wait for something. A plan of one that was made before is stale, because an item
+-- that it lets begin may have to wait again.
 local function touch_waiting(tenant, wait)
-  if not WAITING.loops then -- once in each script
-    WAITING.loops = {}
-    for _, other in ipairs(redis.call('SMEMBERS', P .. 'loops:coupled')) do
-      local found = redis.call('HMGET', loop_key(other), 'tenant', 'outer')
-      for each in string.gmatch(found[2] or '', '[^\n]+') do
-        local name = (found[1] or '') .. '|' .. each
-        WAITING.loops[name] = WAITING.loops[name] or {}
-        table.insert(WAITING.loops[name], other)
-      end
-    end
-  end
-  for _, other in ipairs(WAITING.loops[tenant .. '|' .. wait] or {}) do
+  for _, other in ipairs(redis.call('SMEMBERS', waiters_key(tenant, wait))) do
     redis.call('HINCRBY', loop_key(other), 'version', 1)
     touch_loop(other)
   end
@@ -122,11 +113,11 @@ local function write_files(loop, files)
 end
 
 local function write_outer(loop, outer, emits)
-  WAITING.loops = nil
+  local before = redis.call('HMGET', loop_key(loop), 'outer', 'tenant')
+  for wait in string.gmatch(before[1] or '', '[^\n]+') do
+    redis.call('SREM', waiters_key(before[2] or '', wait), loop)
+  end
+  for wait in string.gmatch(outer, '[^\n]+') do redis.call('SADD', waiters_key(before[2] or '', wait), loop) end
   redis.call('HSET', loop_key(loop), 'outer', outer)
   redis.call(outer == '' and not emits and 'SREM' or 'SADD', P .. 'loops:coupled', loop)
-  -- What others wait for becomes more urgent.
-  for other in string.gmatch(outer, '([^\n]-)/[^\n]+') do
-    if redis.call('EXISTS', loop_key(other)) == 1 then touch_loop(other) end
-  end
 end

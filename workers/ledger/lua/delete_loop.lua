@@ -20,11 +20,7 @@ for i = 1, #items, 2 do
   redis.call('DEL', P .. item_memory(R.loop, items[i]))
   if id ~= '' and redis.call('EXISTS', job_key(id)) == 1 then end_run(id) end
 end
--- The drafts of splits that nobody waits for any more.
-for _, text in ipairs(redis.call('HVALS', loop_key(R.loop, 'heals'))) do
-  local heal = cjson.decode(text)
-  if heal.outcome == 'pending' and heal.job_id then cancel_run(heal.job_id, 'its loop was deleted') end
-end
+for _, id in ipairs(R.cancel) do cancel_run(id, 'its loop was deleted') end
 -- What its items gave off: another loop of this name gives it off when they are done again.
 local tenant = redis.call('HGET', key, 'tenant') or ''
 for _, name in ipairs(redis.call('HKEYS', P .. 'loops:events')) do
@@ -35,6 +31,7 @@ for _, name in ipairs(redis.call('HKEYS', P .. 'loops:events')) do
     end
   end
 end
+write_outer(R.loop, '', false)
 for _, part in ipairs({ 'items', 'limits', 'spent', 'reserved', 'ready', 'begun', 'log', 'spec', 'heals', 'emitted',
   'orders', 'files', 'seen' }) do
   redis.call('DEL', loop_key(R.loop, part))
@@ -44,7 +41,6 @@ loop_event(R.loop, { state = 'deleted', by = R.by })
 redis.call('DEL', key)
 redis.call('ZREM', P .. 'loops', R.loop)
 redis.call('SREM', P .. 'loops:active', R.loop)
-redis.call('SREM', P .. 'loops:coupled', R.loop)
 for i = 1, #items, 2 do redis.call('HDEL', P .. 'loops:denied', R.loop .. '/' .. items[i]) end
 drop_entry(loop_entry(R.loop))
 -- Its slots are for the others: planning any loop gives them to all.

@@ -50,13 +50,14 @@ local function outer_states(loop)
   return found
 end
 
--- The loops that wait for others, with their priorities and for what.
-local function waiting_loops()
+-- The loops of a tenant that wait for others, with what for and how urgently.
+local function waiting_loops(tenant)
   local found = {}
   for _, loop in ipairs(redis.call('SMEMBERS', P .. 'loops:coupled')) do
-    local record = redis.call('HMGET', loop_key(loop), 'tenant', 'priority', 'outer', 'state')
-    if record[4] == 'running' or record[4] == 'waiting' then
-      found[#found + 1] = { loop, record[1] or '', record[2], record[3] or '' }
+    local record = redis.call('HMGET', loop_key(loop), 'tenant', 'state', 'asks')
+    local goes_on = record[2] == 'running' or record[2] == 'waiting'
+    if goes_on and record[3] and record[3] ~= '{}' and (record[1] or '') == tenant then
+      found[#found + 1] = { loop, tenant, record[3] }
     end
   end
   return found
@@ -93,7 +94,8 @@ for i, loop in ipairs(active) do
     of_items(loop, 'seen', items), of_items(loop, 'orders', items) }
 end
 answer[6] = { redis.call('GET', P .. 'loops:epoch') or '0', redis.call('GET', P .. 'loops:slots') or '',
-  redis.call('HGETALL', P .. 'loops:lines'), live_items(), demands, held_locks(), waiting_loops(),
+  redis.call('HGETALL', P .. 'loops:lines'), live_items(), demands, held_locks(),
+  waiting_loops(redis.call('HGET', loop_key(R.loop), 'tenant') or ''),
   redis.call('HGETALL', P .. 'loops:denied') }
 answer[7] = redis.call('HVALS', loop_key(R.loop, 'heals'))
 answer[8] = { outer_states(R.loop), fields_of('emitted'), fields_of('orders'), fields_of('seen') }

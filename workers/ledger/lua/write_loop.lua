@@ -101,6 +101,11 @@ local function coordinate(loop, change, tenant)
       redis.call('ZADD', loop_key(loop, 'ready'), score, item)
     end
   end
+  -- What others wait for becomes more or less urgent.
+  for _, wait in ipairs(change.asked or {}) do
+    local other = string.match(wait, '^(.-)/')
+    if other then touch_loop(other) end
+  end
   if given(change.overrules) then
     local text = redis.call('HGET', P .. 'loops:decisions', change.overrules)
     if text then

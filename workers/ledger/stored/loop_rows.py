@@ -168,6 +168,7 @@ def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
         admitted_at=_seconds(row, "admitted_at") or 0.0,
         space=row.get("space") or f"loop:{name}",
         scored=row.get("scored", ""),
+        asks=json.loads(row.get("asks") or "{}"),
         rollback=row.get("rollback", ""),
         delivered=row.get("delivered", ""),
         delivery_problem=row.get("delivery_problem", ""),
@@ -288,10 +289,8 @@ def read_fleet(answer: Sequence[Any], *, now: float, lease: float) -> LoopFleet:
         versions={each[0]: int(each[5]) for each in demands if each[5]},
         locks=read_locks(locks),
         waiting=[
-            WaitingLoop(
-                loop=loop, tenant=tenant, priority=int(priority), waits=frozenset(text.splitlines())
-            )
-            for loop, tenant, priority, text in waiting
+            WaitingLoop(loop=loop, tenant=tenant, asks=json.loads(text))
+            for loop, tenant, text in waiting
         ],
         denied=rows.fields(denied),
     )
