@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TypedDict
 
 from mulligan.policies.coordination.critical_path import Weight
@@ -50,6 +51,10 @@ def scored(spec: str, ready: Sequence[WaitingItem]) -> str:
     return hashlib.sha256(" ".join((spec, *urgent)).encode()).hexdigest()[:16]
 
 
+#: Items of which one plan says that they wait for files.
+_MOST_NEWS = 500
+
+
 class Described(TypedDict):
     """What a write says about an admission."""
 
@@ -62,7 +67,8 @@ def describe_admission(admission: Admission, known: Mapping[str, str]) -> Descri
 
     A denial is recorded once for each wait, however often somebody else has the files.
     """
-    news = {each.name: each for each in admission.denied if known.get(each.name) != _why(each)}
+    changed = (each for each in admission.denied if known.get(each.name) != _why(each))
+    news = {each.name: each for each in islice(changed, _MOST_NEWS)}
     slots = [
         Decision(
             kind="slot",

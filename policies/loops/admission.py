@@ -29,8 +29,8 @@ LEAST_URGENT = 9
 SPARE, SPARE_OF_OWN = 20, 5000
 #: Comparisons of patterns for all loops that share files. What cannot be compared any more waits.
 MOST_COMPARED = 100_000
-#: Items of which an admission says that they wait for files.
-_MOST_DENIED = 500
+#: Loops whose further items are looked at before others get slots.
+_MOST_OVERLOOKED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,8 @@ class Demand:
     space: str = ""
     #: When one of its items got a slot last.
     admitted_at: float = 0.0
+    #: Items that are ready beside the candidates.
+    more: int = 0
 
     def overdue_at(self, ageing: float) -> float:
         """Return when it has waited for too long. ``ageing``: seconds; 0 for never."""
@@ -107,6 +109,7 @@ def demand_of(
     space: str = "",
     admitted_at: float = 0.0,
     spare: int = SPARE,
+    more: int = 0,
 ) -> Demand:
     """Return what a loop asks for.
 
@@ -128,6 +131,7 @@ def demand_of(
         candidates=[*(each for each in waiting if each.order != "hold"), *first],
         space=space,
         admitted_at=admitted_at,
+        more=more,
     )
 
 
@@ -250,6 +254,26 @@ def admit(
     )
 
 
+def overlooked(demands: Sequence[Demand], admission: Admission, ageing: float) -> list[str]:
+    """Return loops of which only items were looked at that cannot begin, though they have others.
+
+    Their own plans look at all. Those that have waited longest come first.
+    """
+    denied = Counter(each.loop for each in admission.denied)
+    served = {each.loop for each in admission.admitted}
+    found = [
+        each
+        for each in demands
+        if each.more
+        and each.room > 0
+        and each.fresh > 0
+        and each.loop not in served
+        and denied[each.loop] == len(each.candidates)
+    ]
+    found.sort(key=lambda each: (each.overdue_at(ageing), each.loop))
+    return [each.loop for each in found[:_MOST_OVERLOOKED]]
+
+
 def _after(demand: Demand, now: float) -> Demand:
     """Return what a loop asks for after its first candidate got a slot."""
     fresh = demand.fresh - (not demand.candidates[0].job_id)
@@ -297,8 +321,7 @@ class _Files:
             return True
         lock = _lock_of(demand, first)
         if first.order != "ignore_locks" and (denied := self._find(demand, first, lock)):
-            if len(self.denied) < _MOST_DENIED:
-                self.denied.append(denied)
+            self.denied.append(denied)
             return False
         self._locks.append(lock)
         return True

@@ -10,7 +10,7 @@ from mulligan.policies.loops.spec import ItemSpec
 from mulligan.policies.path_patterns import can_meet
 
 #: Comparisons of patterns for one loop. With more, all its items are one group.
-_MOST_COMPARED = 5_000
+_MOST_COMPARED = 100_000
 _WILDCARDS = "*?"
 
 

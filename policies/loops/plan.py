@@ -146,7 +146,9 @@ def waiting_reason(snapshot: LoopSnapshot) -> str:
     for spec in snapshot.specs:
         record = snapshot.record(spec.id)
         if record.state == "pending" and (waits := open_waits(snapshot, spec, record)):
-            return f"{spec.id} waits for {wait_words(waits[0], snapshot.outer.get(waits[0], ''))}"
+            state = snapshot.outer.get(waits[0], "")
+            # The state of another item changes without this loop.
+            return f"{spec.id} waits for {waits[0] if state else wait_words(waits[0], state)}"
     return ""
 
 

@@ -38,11 +38,13 @@ def declare_changes(context: AttemptContext, claim: Claim, output: Output) -> No
     except (BadInput, RepositoryUnavailable) as error:
         log.warning("What %s/%s changed is looked at when it is merged: %s", loop, item, error)
         return
-    new = [*_undeclared(files, (each.path for each in changed))][: MOST_FILES - len(files)]
+    found = [*_undeclared(files, (each.path for each in changed))]
+    new = found[: MOST_FILES - len(files)]
     if not new:
         return
-    more = f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
-    names = ", ".join(each.removeprefix("/") for each in new[:_NAMED])
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    names = ", ".join(each.removeprefix("/") for each in found[:_NAMED])
+    declares = "that" if len(new) == len(found) else f"{len(new)} of them"
     context.ledger.declare_files(
         FileLock(
             job_id=claim.job_id,
@@ -54,7 +56,8 @@ def declare_changes(context: AttemptContext, claim: Claim, output: Output) -> No
         ),
         seen=(*snapshot.seen_files.get(item, ()), *new),
         new=new,
-        text=f"it changed {names}{more}, which it did not declare: it declares that from now on",
+        text=f"it changed {names}{more}, which it did not declare:"
+        f" it declares {declares} from now on",
     )
 
 

@@ -6,7 +6,7 @@ harmless: the write is a compare-and-swap, and what it would repeat has happened
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -20,6 +20,7 @@ from mulligan.policies.loops.admission import (
     WaitingItem,
     admit,
     demand_of,
+    overlooked,
 )
 from mulligan.policies.loops.budget import breaches
 from mulligan.policies.loops.heal_record import MOST_HEALS
@@ -50,9 +51,13 @@ class Planned:
     admitted: tuple[Admitted, ...] = ()
 
 
-def run_plan(context: LoopContext, name: str) -> Planned:
-    """Plan a loop and admit items to the free slots, of this loop and of others."""
+def run_plan(context: LoopContext, name: str, *, before: Collection[str] = ()) -> Planned:
+    """Plan a loop and admit items to the free slots, of this loop and of others.
+
+    ``before``: loops that were planned for it already.
+    """
     tries = healed = 0
+    planned = {name, *before}
     while tries < _TRIES and healed <= MOST_HEALS:
         reading = context.ledger.read_loop(name)
         if reading is None:
@@ -62,8 +67,13 @@ def run_plan(context: LoopContext, name: str) -> Planned:
         if heal_loop(context, reading):
             healed += 1
             continue
-        tries += 1
         write = decide(context, reading)
+        if write.overlooked and not planned.issuperset(write.overlooked):
+            for other in sorted({*write.overlooked}.difference(planned)):
+                run_plan(context, other, before=planned)
+                planned.add(other)
+            continue
+        tries += 1
         written = context.ledger.write_loop(write)
         if isinstance(written, Written):
             context.step("loop_written", name)
@@ -92,6 +102,7 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
         *(each for each in fleet.demands if each.loop != snapshot.loop.name),
         *_own_demand(reading, change, ready),
     ]
+    admits = len(fleet.live) < (context.slots() if fleet.slots is None else fleet.slots)
     # What waits for an event that is withdrawn must not begin with this write.
     admission, runs = _admit(context, fleet, [] if change.withdraw else demands, planned)
     return LoopWrite(
@@ -106,6 +117,7 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
         ready={each.item: each for each in ready},
         scored=scored(snapshot.loop.spec, ready),
         asks=asks_of(planned, weights),
+        overlooked=overlooked(fleet.demands, admission, context.ageing()) if admits else (),
         **describe_admission(admission, fleet.denied),
         lock_ttl=context.lock_ttl,
     )

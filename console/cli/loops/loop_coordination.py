@@ -89,7 +89,9 @@ def order(
 def emit(
     event: Annotated[str, typer.Argument(metavar="EVENT", help="Name of the event.")],
     tenant: Annotated[str, typer.Option(help="The tenant whose loops wait for it.")] = "",
-    withdraw: Annotated[bool, typer.Option(help="Take back what a person gave off.")] = False,
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="Take back what a person gave off.")
+    ] = False,
     by: By = None,
     json: Json = False,
 ) -> None:

@@ -127,6 +127,8 @@ class LoopWrite:
     scored: str = ""
     #: What the loop waits for outside of it → with which priority. None: as before.
     asks: Mapping[str, int] | None = None
+    #: Loops that must be planned before, because too few of their items were looked at.
+    overlooked: Sequence[str] = ()
     #: The items that get a slot, with the jobs of those that have none yet.
     admission: Admission = field(default_factory=Admission)
     runs: Mapping[Admitted, ItemRun] = field(default_factory=dict)

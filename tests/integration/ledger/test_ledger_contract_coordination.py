@@ -168,8 +168,9 @@ def test_an_item_waits_for_one_of_another_loop(loops: LoopScenario) -> None:
         "a waits for beta/b (which does not exist)",
     )
     loops.create(item("b"), name="beta")
+    assert loops.loop().dirty > loops.loop().planned  # what it says is not true any more
     loops.plan("alpha")
-    assert loops.loop().reason == "a waits for beta/b (pending)"
+    assert loops.loop().reason == "a waits for beta/b"
     loops.plan("beta")
     loops.scenario.ledger.stamp([])
     loops.passes("b", name="beta")
@@ -534,6 +535,31 @@ def test_a_loop_that_waits_for_too_long_goes_before_urgent_ones(loops: LoopScena
         loops.passes(live.item, name=live.loop)
         loops.plan("urgent")
     assert order == ["u0", "u1", "u2", "u3", "slow", "u4"]
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_an_item_behind_many_that_cannot_begin_gets_its_slot_in_time(
+    loops: LoopScenario, *, is_held: bool
+) -> None:
+    """Given 30 items whose files are locked, or that a person holds, and one behind them."""
+    loops.slots = 2
+    loops.create(item("long", touches=["/src/**"]), name="gamma")
+    assert loops.admitted("gamma") == ["long"]
+    loops.create(*(item(f"b{n}") for n in range(9)), name="beta", concurrency=1)
+    assert loops.admitted("beta") == ["b0"]
+    first = [item(f"a{n}", touches=[] if is_held else [f"/src/{n}.py"]) for n in range(30)]
+    loops.create(*first, item("docs", touches=["/docs/"]), name="alpha", concurrency=1)
+    for each in first if is_held else ():
+        orders.give_order(loops.context, "alpha", each["id"], "hold", ADA)
+    loops.plan("alpha")
+    for n in range(6):  # priority 5 is overdue after 50 min
+        assert loops.states("alpha")["docs"] == "ready"
+        loops.scenario.advance(601)
+        loops.passes(f"b{n}", name="beta")
+        loops.plan("beta")
+        if loops.states("alpha")["docs"] == "running":
+            break
+    assert loops.states("alpha")["docs"] == "running"
 
 
 # -- why -------------------------------------------------------------------------------------------

@@ -118,5 +118,7 @@ def test_a_thousand_items_with_directories_of_their_own_are_a_thousand_groups() 
 
 
 def test_patterns_that_are_too_many_to_compare_are_one_group() -> None:
+    found = specs(**{f"i{n}": [f"file{n}.py"] for n in range(300)})
+    assert len({merge_group(found, each.id) for each in found}) == 300
     found = specs(**{f"i{n}": [f"file{n}.py"] for n in range(1000)})
     assert merge_group(found, "i1") == ""

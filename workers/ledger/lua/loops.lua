@@ -55,7 +55,7 @@ local function write_item(loop, item, text)
   if redis.call('EXISTS', P .. 'loops:coupled') == 1 then
     local before = redis.call('HGET', loop_key(loop, 'items'), item) or ''
     local was, is = string.match(before, '^(.-)|'), string.match(text, '^(.-)|')
-    if was ~= is and (SETTLED[was or ''] or SETTLED[is]) then
+    if was ~= is and (not was or SETTLED[was] or SETTLED[is]) then
       local tenant = redis.call('HGET', loop_key(loop), 'tenant') or ''
       touch_waiting(tenant, loop .. '/' .. item)
       local whole = string.match(item, '^(.+)%.2$') -- of an item that was split
