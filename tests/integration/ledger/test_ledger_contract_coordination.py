@@ -299,6 +299,22 @@ def test_no_tenant_takes_the_place_of_the_events_of_others(
     assert "made" in [each.name for each in loops.scenario.ledger.coordination().events]
 
 
+def test_a_loop_that_waits_is_found_by_what_it_waits_for_until_it_is_gone(
+    loops: LoopScenario,
+) -> None:
+    def keys() -> list[str]:
+        found = loops.scenario.ledger.calls.run("KEYS", "*{p00}:loops:waiters:*")
+        return [str(each).partition("waiters:")[2] for each in found]
+
+    loops.create(item("a", "beta/b", waits_for=["ready"]), name="alpha")
+    assert sorted(keys()) == ["/beta/b", "/event:ready"]
+    change.inject(loops.context, "alpha", document(item("c", waits_for=["set"])).items, ADA)
+    assert sorted(keys()) == ["/beta/b", "/event:ready", "/event:set"]
+    loops.move("stop", "alpha")
+    change.delete(loops.context, "alpha", ADA)
+    assert keys() == []
+
+
 @pytest.mark.parametrize("name", ["", "two words", "x" * 81, "a/b", "…"])
 def test_what_cannot_be_an_event_is_refused(loops: LoopScenario, name: str) -> None:
     with pytest.raises(BadInput):
