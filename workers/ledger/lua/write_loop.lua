@@ -129,6 +129,8 @@ local function apply(loop, change)
   if given(change.state) then
     redis.call('HSET', key, 'state', change.state, 'since', stamp(NOW),
       'held', change.state == 'paused' and '1' or '0')
+    -- What kept it from being delivered concerned the branch that it had.
+    if change.state ~= 'completed' then redis.call('HDEL', key, 'delivery_problem') end
     if change.state == 'running' then
       redis.call('HSETNX', key, 'started_at', stamp(NOW))
       redis.call('SADD', P .. 'loops:active', loop)
