@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.failures.failure import Finding, VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import GIT_DIFF, GIT_MERGE, Output, VerifierSpec
+from mulligan.policies.loops.draft import COMMAND, LOOP_DRAFT, PYTEST
 from mulligan.tasks.jobs.merge import NOT_MERGED
 from mulligan.tasks.ports.cancellation import current
 from mulligan.tasks.ports.errors import (
@@ -19,6 +20,7 @@ from mulligan.tasks.ports.errors import (
 )
 from mulligan.tasks.ports.runners import Request
 from mulligan.tasks.ports.verifiers import Candidate, Verifier
+from simulation.drafts import DraftVerifier
 from simulation.providers import SimulatedRunner, SimulatedVerifier
 from simulation.repositories import MARK, Files, SimulatedRepository, work_ref
 from simulation.scheduler import Process
@@ -146,6 +148,10 @@ class _Work:
         edited |= {f"shared/{each}": author for each in options.get("touches", ())}
         for each in options.get("eager", ()):
             edited[self._path(each)] = before.get(self._path(each), f"90 {author}")
+        for each in options.get("breaks", ()):
+            if own := before.get(self._path(each)):
+                spoiled = f"10 {own.partition(' ')[2]}"
+                edited[self._path(each)] = spoiled if request.attempt == 1 else own
         own = self._path(request.item)
         edited[own] = " ".join([text or "0", author, *(f"with:{each}" for each in others)])
         changed = {**self.files, **edited}
@@ -163,11 +169,17 @@ class _Work:
         return self.files == before and score_in(own) >= _PASSING
 
 
+def _words(argv: Any) -> list[str]:
+    return [str(each) for each in argv or ()]
+
+
 def verifier_of(world: World, process: Process, spec: VerifierSpec) -> Verifier:
     """Return the verifier of a spec."""
     if spec.id == GIT_MERGE:
         return SimulatedMerge()
-    if spec.id in (GIT_DIFF, "simulated.tree", "simulated.guard"):
+    if spec.id in (LOOP_DRAFT, "json.object", "contract.schema"):
+        return DraftVerifier(world, process, spec)
+    if spec.id in (GIT_DIFF, PYTEST, COMMAND, "simulated.tree", "simulated.guard"):
         return TreeVerifier(world, process, spec)
     return SimulatedVerifier(world, process, spec)
 
@@ -189,7 +201,8 @@ class TreeVerifier:
 
     ``git.diff``: something was changed, and no conflict is left. ``simulated.tree``: the item's own
     file is there, with its score. ``simulated.guard``: no two items are there that do not know of
-    each other although they must (``apart``).
+    each other although they must (``apart``). Checks of drafts are ``done LOOP ITEM``, as
+    ``simulated.tree``, and ``done``, which always passes.
     """
 
     world: World
@@ -213,18 +226,21 @@ class TreeVerifier:
         files = repository.files(output.commit or "")
         base = repository.files(output.base or "") if self.spec.id == GIT_DIFF else {}
         world.after(self.process, found)
-        return self._judge(files, base, candidate.attempt)
+        return self.judge(files, base, candidate.attempt)
 
-    def _judge(self, files: Files, base: Files, attempt: int) -> VerificationResult:
+    def judge(self, files: Files, base: Files, attempt: int) -> VerificationResult:
         if self.spec.id == GIT_DIFF:
             if files == base:
                 return self._failed("no_change", 0.0, attempt)
             marked = any(content.startswith(MARK) for content in files.values())
             return self._failed("conflict_markers", 0.0, attempt) if marked else self._passed(None)
+        if self.spec.id == PYTEST:
+            raise VerifierError("simulated: there are no tests")
         if self.spec.id == "simulated.guard":
             return self._failed("together", 0.0, attempt) if self._clash(files) else self._passed()
         options = self.spec.options
-        score = score_in(files.get(own_path(str(options["loop"]), str(options["item"]))))
+        _, *names = _words(options.get("argv")) or ["", options["loop"], options["item"]]
+        score = score_in(files.get(own_path(*names))) if names else _PASSING
         return self._passed(score) if score >= _PASSING else self._failed("wrong", score, attempt)
 
     def _clash(self, files: Files) -> bool:

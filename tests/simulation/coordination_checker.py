@@ -92,7 +92,8 @@ class CoordinationChecker:
                     f"{job_id} of {lock['loop']}/{lock['item']} has ended with its files"
                 )
         for demand in answer[5][4]:
-            seen |= {f"{demand[0]}/{item}" for item in demand[14]}
+            *_, items, _records, _files, _seen, _orders = demand
+            seen |= {f"{demand[0]}/{item}" for item in items}
 
     def _written(self, request: dict[str, Any], process: Process) -> None:
         seen = self._seen.get(process, set())

@@ -16,6 +16,7 @@ from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.healing import PERSON
 from mulligan.policies.loops.loop import PLANNED, ItemRecord
 from mulligan.policies.loops.spec import ItemSpec, LoopDocument
+from mulligan.policies.regressions.record import RegressionLog
 from mulligan.tasks.ports.ledger import Entry, JobView
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.stored.amounts import read_amounts
@@ -492,6 +493,9 @@ class LoopChecker:
     def items(self, loop: str) -> dict[str, ItemRecord]:
         rows = self._client.hgetall(self._part(loop, "items"))
         return {item: ItemRecord.parse(text) for item, text in rows.items()}
+
+    def regressions(self, loop: str) -> RegressionLog:
+        return RegressionLog.from_text(self.row(loop).get("regressions", ""))
 
     def states(self, loop: str) -> dict[str, str]:
         return {item: record.state for item, record in self.items(loop).items()}

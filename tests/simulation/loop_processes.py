@@ -9,11 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mulligan.policies.coordination.order import OrderWord
+from mulligan.policies.jobs.job import Workspace
 from mulligan.policies.loops.commands import Verb
 from mulligan.policies.loops.spec import LoopDocument
 from mulligan.tasks.coordination import orders
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.context import LoopContext
+from mulligan.tasks.loops.draft import request_draft
 from mulligan.tasks.loops.monitor import reconcile, run_monitor
 from mulligan.tasks.loops.plan import run_plan
 from mulligan.tasks.loops.repository_sweep import RepositorySweep
@@ -21,6 +23,7 @@ from mulligan.tasks.loops.rollback import read_checkpoints, request_rollback
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable, RepositoryUnavailable
 from mulligan.tasks.ports.ledger import Entry, Requester
 from mulligan.workers.ledger.redis_ledger import RedisLedger
+from simulation.drafts import draft_request
 from simulation.scheduler import Crashed, Process
 from simulation.world import PRODUCER_PATIENCE
 
@@ -46,13 +49,15 @@ class LoopFleet:
         self._repository_sweeps = 0
         self._monitors = 0
         self._keys = 0
+        #: Loop → the job that drafts it.
+        self.drafts: dict[str, str] = {}
 
     # -- planners ---------------------------------------------------------------------------------
 
     def start_planner(self) -> Process:
         """Start a process that takes hints from the queue of loops."""
         world, process = self._world, self._next_planner()
-        context = self._context(process, world.ledger(process))
+        context = self.context(process, world.ledger(process))
 
         def run() -> None:
             while True:
@@ -71,7 +76,7 @@ class LoopFleet:
     def plan(self, loop: str) -> None:
         """Plan a loop in a process of its own, whoever else plans it."""
         process = self._next_planner()
-        context = self._context(process, self._world.ledger(process))
+        context = self.context(process, self._world.ledger(process))
         self._world.scheduler.spawn(process, lambda: self._plan(process, context, loop))
 
     def _next_planner(self) -> Process:
@@ -88,13 +93,24 @@ class LoopFleet:
             state = planned.change.state or ""
             self._world.note(process, f"planned {loop}: {planned.result} {state} {admitted}")
 
-    def _context(self, process: Process, ledger: RedisLedger) -> LoopContext:
+    def context(self, process: Process, ledger: RedisLedger) -> LoopContext:
         world = self._world
 
         def step(name: str, loop: str) -> None:
             world.after(process, world.before(process, name, loop))
 
-        intake = replace(self._fleet.intake(process, ledger, ""), new_id=ledger.new_id)
+        def pin(space: Workspace) -> Workspace:
+            if space.git is None:
+                return space
+            commit = world.repositories.open(process, space.git).resolve(space.ref)
+            return space.model_copy(update={"commit": commit})
+
+        def files(git: str, commit: str) -> dict[str, bytes]:
+            found = world.repositories.open(process, git).files(commit)
+            return {path: text.encode() for path, text in found.items()}
+
+        intake = self._fleet.intake(process, ledger, "")
+        intake = replace(intake, new_id=ledger.new_id, snapshot=pin)
         return LoopContext(
             ledger=ledger,
             intake=intake,
@@ -105,6 +121,7 @@ class LoopFleet:
             work_retention=WORK_RETENTION,
             ageing=lambda: world.settings.loop_ageing,
             lock_ttl=world.settings.lock_ttl,
+            files=files,
             step=step,
         )
 
@@ -114,7 +131,7 @@ class LoopFleet:
         world, process = self._world, self._world.process(f"monitor{self._monitors}")
 
         def run() -> None:
-            context = self._context(process, world.ledger(process))
+            context = self.context(process, world.ledger(process))
             while True:
                 world.scheduler.sleep(process, interval())
                 self._monitor(process, context)
@@ -130,7 +147,7 @@ class LoopFleet:
         world, process = self._world, self._world.process(f"repository{self._repository_sweeps}")
 
         def run() -> None:
-            context = self._context(process, world.ledger(process))
+            context = self.context(process, world.ledger(process))
             sweep = RepositorySweep(context)
             while True:
                 world.scheduler.sleep(process, interval())
@@ -156,6 +173,16 @@ class LoopFleet:
             run_monitor(context)
         except LedgerUnavailable as error:
             self._world.note(process, f"gave up: {error}")
+
+    def draft(self, loop: str, *answers: str) -> None:
+        """Ask for a draft of a loop, which is created and started when an answer passes."""
+        asked, made = draft_request(loop, *answers)
+        self._world.checker.loops.created(made)
+
+        def act(context: LoopContext) -> None:
+            self.drafts[loop] = request_draft(context, asked, key=loop).id
+
+        self.person(act, f"draft {loop}", tries=20)
 
     def roll_back(self, loop: str, *, item: str | None = None, place: float = 0.0) -> None:
         """Ask for a rollback of an item, or to the checkpoint at a place: 0 is the newest."""
@@ -268,7 +295,7 @@ class LoopFleet:
             ledger = world.ledger(process, patience=PRODUCER_PATIENCE)
             for left in reversed(range(tries)):
                 try:
-                    act(self._context(process, ledger))
+                    act(self.context(process, ledger))
                 except (LedgerUnavailable, RepositoryUnavailable, BadInput) as error:
                     world.note(process, f"gave up: {error}")
                     if left:
@@ -281,7 +308,7 @@ class LoopFleet:
     def unlimited(self) -> None:
         """Remove every shared limit and let every loop with running items go on, without faults."""
         process = self._world.process("drain")
-        context = self._context(process, self._world.outside_ledger())
+        context = self.context(process, self._world.outside_ledger())
         unlimited = {scope: {"tokens": None} for scope in ("loop", "day")}
         silent = LoopContext(
             ledger=context.ledger,

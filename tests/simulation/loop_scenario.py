@@ -87,12 +87,12 @@ def make_change(name: str, *depends_on: str, loop: str = "alpha", **shape: Any) 
     attempt, and those that it shares with others.
 
     Further shapes: ``touches`` (names of shared files), ``apart`` (items that must be known to it
-    if they are there), ``eager`` (items whose work it does, too), ``idle`` and ``raises`` (numbers
-    of attempts), ``early`` (it saves something before its end), ``declared`` (it says which files
-    it changes).
+    if they are there), ``eager`` (items whose work it does, too), ``breaks`` (items whose merged
+    work its first attempt spoils), ``idle`` and ``raises`` (numbers of attempts), ``early`` (it
+    saves something before its end), ``declared`` (it says which files it changes).
     """
     item = make_item(name, *depends_on, **shape)
-    for key in ("touches", "apart", "eager", "idle", "raises"):
+    for key in ("touches", "apart", "eager", "breaks", "idle", "raises"):
         item["runner"][key] = list(shape.get(key, ()))
     item["runner"]["early"] = shape.get("early", False)
     if shape.get("declared"):
@@ -108,7 +108,7 @@ def make_change(name: str, *depends_on: str, loop: str = "alpha", **shape: Any) 
 
 
 def make_loop(name: str, *items: Any, **config: Any) -> LoopDocument:
-    # A regression reopens what is merged, which the checker does not know.
+    # Those that look for regressions say so: older seeds stay as they were.
     quiet = {"regressions": False} if "repo" in config else {}
     loop = {"name": name, **quiet, **config}
     return LoopDocument.model_validate({"loop": loop, "items": list(items)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from mulligan.tasks.jobs.recheck import run_recheck
 from mulligan.tasks.jobs.submit import Intake, submit_jobs
 from mulligan.tasks.jobs.sweep import run_sweep
 from mulligan.tasks.jobs.verify import run_verification
+from mulligan.tasks.loops.draft import create_if_asked
 from mulligan.tasks.ports.errors import BadInput, LedgerUnavailable
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, EscalationEnd
 from mulligan.workers.alerts.webhooks import Webhooks
@@ -83,7 +84,8 @@ def attempt_context(world: World, process: Process, ledger: RedisLedger) -> Atte
     )
 
     def step(name: str, entry: Entry) -> None:
-        if name in STEPS and entry.job_id in world.checker.repositories.jobs:
+        ours = name == "commit_checked" or entry.job_id in world.checker.repositories.jobs
+        if name in STEPS and ours:
             world.after(process, world.before(process, name, str(entry)))
 
     def resolve(spec: RunnerSpec) -> ResolvedRunner:
@@ -109,6 +111,13 @@ def attempt_context(world: World, process: Process, ledger: RedisLedger) -> Atte
     )
 
 
+def drafting_context(fleet: Fleet, process: Process, ledger: RedisLedger) -> AttemptContext:
+    """Build the context of a worker that creates the loops of drafts which pass."""
+    loops = fleet.loops.context(process, ledger)
+    context = attempt_context(fleet.world, process, ledger)
+    return replace(context, on_passed=partial(create_if_asked, loops))
+
+
 class Fleet:
     """Starts processes in a world."""
 
@@ -132,7 +141,7 @@ class Fleet:
         self._workers += 1
         process = self.world.process(f"{'earlier' if earlier else 'worker'}{self._workers}")
         ledger = self.world.ledger(process, schema=EARLIER if earlier else PRESENT)
-        context = attempt_context(self.world, process, ledger)
+        context = drafting_context(self, process, ledger)
         queues = QUEUES if earlier else self._queues
         for _ in range(self._slots):
             self.world.scheduler.spawn(process, lambda: self._work(process, context, queues))

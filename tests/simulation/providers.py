@@ -139,7 +139,7 @@ class SimulatedRunner:
                 world.scheduler.sleep(self.process, seconds)
         finally:
             provider.running -= 1
-        scores: Any = self.spec.options["scores"]
+        scores: Any = self.spec.options.get("scores", [90])
         score = scores[min(n, len(scores)) - 1]
         raises: Any = self.spec.options.get("raises", ())
         if n in raises:
@@ -150,7 +150,11 @@ class SimulatedRunner:
         world.after(self.process, found)
         current().check()
         usage = Usage(total_tokens=tokens)
-        return Output(text=f"{score:g}", usage=usage, elapsed_seconds=seconds)
+        return Output(text=self._text(n, score), usage=usage, elapsed_seconds=seconds)
+
+    def _text(self, n: int, score: float) -> str:
+        answers: Any = self.spec.options.get("answers")
+        return answers[min(n, len(answers)) - 1] if answers else f"{score:g}"
 
     def _tokens(self, request: Request) -> int:
         """Return what the answer takes. Runners of items respect the cap that they are given."""

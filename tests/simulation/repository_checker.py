@@ -25,6 +25,7 @@ from mulligan.tasks.ports.repositories import (
 )
 from mulligan.workers.ledger import keys
 from simulation.agents import own_path
+from simulation.regression_checker import RegressionChecker
 from simulation.repositories import FENCES, Files, GitModel
 from simulation.scheduler import Process
 
@@ -71,6 +72,10 @@ class RepositoryChecker:
     _touched: dict[tuple[str, str], float] = field(default_factory=dict)
     #: Jobs that a person has requeued.
     _requeued: set[str] = field(default_factory=set)
+    regressions: RegressionChecker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.regressions = RegressionChecker(self)
 
     # -- while the run goes on --------------------------------------------------------------------
 
@@ -288,11 +293,11 @@ class RepositoryChecker:
         return sorted(self.merged(loop)) if loop in self.configs else []
 
     def moving(self) -> list[str]:
-        """Return the rollbacks that are pending."""
+        """Return the rollbacks that are pending, and what is being verified again."""
+        rows = {loop: self.checker.loops.row(loop) for loop in self.configs}
         return [
-            f"a rollback of {loop}"
-            for loop in self.configs
-            if self.checker.loops.row(loop).get("rollback")
+            *(f"a rollback of {loop}" for loop, row in rows.items() if row.get("rollback")),
+            *(f"a check of {loop}" for loop in rows if self.regressions.is_moving(loop)),
         ]
 
     def check_rest(self) -> None:
@@ -303,6 +308,7 @@ class RepositoryChecker:
             if row.get("rollback"):
                 self._violated(f"a rollback of {loop} is never made")
             self._check_passed(loop)
+            self.regressions.check_rest(loop, row["state"])
             merged, files = self.merged(loop), self._files(loop)
             for item, record in self.checker.loops.items(loop).items():
                 if item in merged:
@@ -316,6 +322,7 @@ class RepositoryChecker:
         - A person skipped it while it was merged, or before, if another run had merged it.
         - It was stopped, reset or brought back, and its loop does not run, or is blocked: it will
           be looked at when the loop goes on.
+        - It was reopened because it was broken later, and may have been skipped since.
         - Its job ended after the merge, before that could be said: a person cancelled it, or three
           workers were lost, or its deadline passed, or its message could not be sent. A person
           who resets it learns that it is merged.
@@ -326,10 +333,13 @@ class RepositoryChecker:
             return
         if record.state in ("pending", "ready") and state in ("stopped", "paused"):
             return
-        reopened = (loop, item) in self._touched or any(
+        reopened = {each.repairs for each in self.checker.loops.regressions(loop).found}
+        if item in reopened:
+            return
+        brought_back = (loop, item) in self._touched or any(
             each.loop == loop and each.commits for each in self.rollbacks.values()
         )
-        if record.state == "blocked" and reopened:
+        if record.state == "blocked" and brought_back:
             return
         job = self.checker.job_row(record.job_id) if record.job_id else {}
         ended = job.get("reason") in ("cancelled", "worker_lost", "deadline", "unsendable")

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from simulation.coordination_scenario import COORDINATION_CALLS, with_coordination
+from simulation.drafts import PlannedDraft
 from simulation.faults import (
     BROKER_FAULTS,
     PROCESS_FAULTS,
@@ -29,6 +30,7 @@ from simulation.loop_scenario import (
     PlannedLoop,
     generate_loops,
 )
+from simulation.regression_scenario import REGRESSION_CALLS, with_regressions
 from simulation.simulation import Simulation
 from simulation.world import STEPS, Step
 
@@ -38,6 +40,8 @@ FIRST_WITH_LOOPS = 1000
 FIRST_WITH_REPOSITORIES = 2000
 #: The loops of those from here on have to do with each other.
 FIRST_WITH_COORDINATION = 3000
+#: The items of loops with a repository from here on break each other's work; some are drafted.
+FIRST_WITH_REGRESSIONS = 4000
 #: Simulated seconds in which faults happen; then the run is drained.
 DURATION = 100.0
 #: Where faults happen: port calls and their weights.
@@ -120,13 +124,13 @@ class Action:
 class Scenario:
     """A seed and what follows from it, by key.
 
-    Jobs (j0…), faults (f0…), actions (a0…, o0…), loops (l0…), what people do to them (p0…), and
-    commits of theirs on the loops' branches (c0…).
+    Jobs (j0…), faults (f0…), actions (a0…, o0…), loops (l0…), a draft of one (d0), what people do
+    to loops (p0…), and commits of theirs on the loops' branches (c0…).
     """
 
     seed: int
     options: dict[str, Any]
-    parts: dict[str, PlannedJob | Fault | Action | PlannedLoop | LoopAction] = field(
+    parts: dict[str, PlannedJob | Fault | Action | PlannedLoop | PlannedDraft | LoopAction] = field(
         default_factory=dict
     )
 
@@ -182,6 +186,10 @@ def generate(seed: int) -> Scenario:
                 "lock_ttl": chance.choice([5, 30, 600]),
             }
             loops, calls = with_coordination(chance, loops), {**calls, **COORDINATION_CALLS}
+        if has_repositories(seed) and seed >= FIRST_WITH_REGRESSIONS:
+            loops, calls = with_regressions(chance, loops), {**calls, **REGRESSION_CALLS}
+            if chance.random() < 0.4:
+                scenario.parts["d0"] = PlannedDraft(round(chance.uniform(0, 20), 1), "drafted")
         scenario.parts |= loops
     if has_repositories(seed):
         options |= {"repositories": chance.choice([1, 1, 2]), "loop_slots": chance.randint(2, 5)}
@@ -287,7 +295,7 @@ def run(scenario: Scenario) -> Result:
                 scheduler.at(start + part.at, _submission(simulation, key, part, ids))
             elif isinstance(part, Action):
                 scheduler.at(start + part.at, _act(simulation, part, ids))
-            elif isinstance(part, PlannedLoop | LoopAction):
+            elif isinstance(part, PlannedLoop | PlannedDraft | LoopAction):
                 scheduler.at(start + part.at, partial(part.begin, simulation))
         simulation.run(DURATION)
         found = simulation.violations()

@@ -18,6 +18,7 @@ from simulation.__main__ import report
 from simulation.scenario import (
     FIRST_WITH_COORDINATION,
     FIRST_WITH_LOOPS,
+    FIRST_WITH_REGRESSIONS,
     FIRST_WITH_REPOSITORIES,
     generate,
     has_loops,
@@ -32,6 +33,8 @@ LOOPS = range(FIRST_WITH_LOOPS + 1, FIRST_WITH_LOOPS + 11, 2)
 REPOSITORIES = range(FIRST_WITH_REPOSITORIES + 1, FIRST_WITH_REPOSITORIES + 17, 4)
 #: Seeds with loops that lock files and wait for each other.
 COORDINATION = (*range(FIRST_WITH_COORDINATION + 3, FIRST_WITH_COORDINATION + 15, 4), 3071)
+#: Seeds with loops whose items break each other's work, and with drafts of loops.
+REGRESSIONS = range(FIRST_WITH_REGRESSIONS + 1, FIRST_WITH_REGRESSIONS + 17, 4)
 #: Real seconds for fresh seeds.
 FRESH_SECONDS = 60.0
 
@@ -68,6 +71,11 @@ def test_repositories() -> None:
 
 def test_coordination() -> None:
     for seed in COORDINATION:
+        _check(seed)
+
+
+def test_regressions_and_drafts() -> None:
+    for seed in REGRESSIONS:
         _check(seed)
 
 

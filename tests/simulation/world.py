@@ -384,7 +384,8 @@ _NOW = re.compile(rb'"now_ms":[0-9.e+]+')
 #: The steps of verbs about repositories, each of which is a port call here.
 STEPS = frozenset(
     {"base_checked", "merge_begun", "merge_fenced", "merge_verified", "merge_failed",
-     "merge_landed", "result_stored", "rollback_fenced", "rollback_landed", "rollback_written"}
+     "merge_landed", "result_stored", "rollback_fenced", "rollback_landed", "rollback_written",
+     "regression_decided", "regression_written", "commit_checked"}
 )  # fmt: skip
 #: Port calls other than Redis, which are noted when they begin.
 NOTED = STEPS | {"publish", "answer", "verify", "post", "loop_read", "loop_written"}

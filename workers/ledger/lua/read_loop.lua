@@ -87,11 +87,12 @@ for i, loop in ipairs(active) do
   local waiting, items = waiting_items(loop, most), {}
   for j = 1, #ready, 2 do items[#items + 1] = ready[j] end
   for _, each in ipairs(waiting) do items[#items + 1] = each[2] end
+  local more = redis.call('ZCARD', loop_key(loop, 'ready')) - #ready / 2
   demands[i] = { loop, found[1], found[2], found[3], found[4], found[5], ready,
     redis.call('HGETALL', loop_key(loop, 'limits')), redis.call('HGETALL', loop_key(loop, 'spent')),
     redis.call('HGETALL', loop_key(loop, 'reserved')), waiting, redis.call('SCARD', loop_key(loop, 'begun')),
-    found[6] or '', found[7] or '', redis.call('ZCARD', loop_key(loop, 'ready')) - #ready / 2, items, of_items(loop, 'items', items), of_items(loop, 'files', items),
-    of_items(loop, 'seen', items), of_items(loop, 'orders', items) }
+    found[6] or '', found[7] or '', more, items, of_items(loop, 'items', items),
+    of_items(loop, 'files', items), of_items(loop, 'seen', items), of_items(loop, 'orders', items) }
 end
 answer[6] = { redis.call('GET', P .. 'loops:epoch') or '0', redis.call('GET', P .. 'loops:slots') or '',
   redis.call('HGETALL', P .. 'loops:lines'), live_items(), demands, held_locks(),

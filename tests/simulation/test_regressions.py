@@ -1,0 +1,75 @@
+"""Scripted traces of regressions: found, blamed and repaired, wherever a process dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from simulation.loop_scenario import make_change, make_loop
+from simulation.simulation import Simulation
+
+#: Longer than a lease, which lasts 10 seconds.
+_LONG = 25.0
+#: From the first decision about a merge to the end of its check.
+_STEPS = (
+    ("regression_decided", "before"),
+    ("accept", "after"),
+    ("write_loop", "after"),
+    ("regression_written", "before"),
+    ("verify", "before"),
+    ("commit_checked", "before"),
+    ("settle", "after"),
+)
+
+
+@contextmanager
+def _broken(**config: Any) -> Iterator[Simulation]:
+    """Create a loop in which BREAK spoils what A has made, with items merged before and after."""
+    with Simulation(planners=1, repositories=2, workers=3, loop_slots=12) as simulation:
+        items = [
+            make_change("A"),
+            make_change("B", "A"),
+            make_change("BREAK", "B", breaks=["A"]),
+            make_change("C", "BREAK"),
+            make_change("D", "C"),
+        ]
+        options = {"repo": "repo", "concurrency": 10, "regressions": {}, **config}
+        simulation.fleet.loops.create(make_loop("alpha", *items, **options))
+        yield simulation
+
+
+def _check_repaired(simulation: Simulation, repairs: str) -> None:
+    (found,) = simulation.world.checker.loops.regressions("alpha").found
+    assert (found.item, found.culprit_item, found.status) == ("A", "BREAK", "repaired")
+    assert found.repairs == repairs
+    assert set(simulation.world.checker.loops.states("alpha").values()) == {"passed"}
+    simulation.check()
+
+
+def test_a_regression_is_found_blamed_and_repaired() -> None:
+    with _broken() as simulation:
+        simulation.run(240)
+        _check_repaired(simulation, "A")
+
+
+def test_the_culprit_is_rolled_back_by_policy() -> None:
+    with _broken(regressions={"roll_back": True}) as simulation:
+        simulation.run(240)
+        _check_repaired(simulation, "BREAK")
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("kind", ["crash", "freeze"])
+@pytest.mark.parametrize(("call", "when"), _STEPS)
+def test_a_process_may_die_or_sleep_at_every_step(
+    call: str, when: str, kind: str, nth: int
+) -> None:
+    with _broken() as simulation:
+        simulation.run(4.5)  # BREAK is merged
+        simulation.fault(f"{kind}_{when}", call, nth, seconds=_LONG)
+        simulation.run(300)
+        assert f"** {kind}_{when}" in "".join(each.what for each in simulation.world.trace)
+        _check_repaired(simulation, "A")
