@@ -73,3 +73,23 @@ def test_a_process_may_die_or_sleep_at_every_step(
         simulation.run(300)
         assert f"** {kind}_{when}" in "".join(each.what for each in simulation.world.trace)
         _check_repaired(simulation, "A")
+
+
+def test_a_checker_of_regressions_that_finds_nothing_would_be_useless() -> None:
+    with _broken() as simulation:
+        simulation.run(60)
+        loops = simulation.world.checker.loops
+        log = loops.regressions("alpha")
+        (found,) = log.found
+        for culprit in (found.good, found.seen):
+            wrong = found.changed(culprit=culprit, steps=9)
+            text = log.with_found(wrong).to_text()
+            simulation.world.server.client.hset("mulligan:{p00}:loop:alpha", "regressions", text)
+            simulation.world.checker.repositories.check_rest()
+    with _broken(regressions={"after_merge": False}) as unnoticed:
+        unnoticed.run(60)
+        unnoticed.world.checker.repositories.check_rest()
+    texts = [*simulation.world.checker.violations, *unnoticed.world.checker.violations]
+    for text in ("with which it is good", "before which it was broken", "took 9 checks",
+                 "passed and is broken, which nobody noticed"):  # fmt: skip
+        assert any(text in each for each in texts), text
