@@ -298,7 +298,8 @@ def commit_inside(work: Work) -> int:
 
 
 #: What happens at the first try. Items that are not listed go well, if nobody else edits the same
-#: lines at the same time: SHOP-001 and SHOP-002 do that. SHOP-004 has an account that is empty.
+#: lines at the same time: SHOP-001 and SHOP-002 do that, and do not declare them. SHOP-004 has an
+#: account that is empty.
 MISHAPS: dict[str, Callable[[Work], int]] = {
     "SHOP-003": stop_halfway,
     "SHOP-005": insist,

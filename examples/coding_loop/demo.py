@@ -37,6 +37,10 @@ CIRCUMSTANCES = {
     "SHOP-002": "Edit the same lines as SHOP-001 at the same time.",
     "SHOP-004": "Be out of credits.",
 }
+#: They edit the same lines at once, and do not say so.
+SAME_LINES = ("SHOP-001", "SHOP-002")
+#: The second one waits for a file that both declare.
+FILES_WAITED_FOR = ("SHOP-006", "SHOP-007")
 _TICK = 0.6
 _ENDED = ("completed", "blocked", "stopped", "paused")
 
@@ -82,7 +86,10 @@ def survived(item: Item) -> str:
     """Say what became of an item's first try, from what the loop has recorded."""
     if item.state != "passed":
         return f"{item.state}: {item.failures[-1]}" if item.failures else item.state
-    if item.heals:
+    if item.files_held_by:
+        said = f"waited for the files of {item.files_held_by}"
+        said = f"{said}; {item.failures[0]}" if item.failures else said
+    elif item.heals:
         done = " → ".join(heal_words(each) for each in item.heals)
         said = f"{item.heals[0]['reason'].rstrip('.')} → {done} → {item.heals[-1]['outcome']}"
     elif item.waited_for:
@@ -131,14 +138,20 @@ def report(
     for line in repository.history(project):
         console.print(f"  {line}", soft_wrap=True)
     console.print()
-    total = len(progress.items)
+    items = progress.items
+    total = len(items)
     complete = progress.passed == total and progress.status == "completed"
     green, said = repository.run_all_tests(project, folder / "final")
+    conflicted = [each for each in SAME_LINES if any("conflict" in f for f in items[each].failures)]
+    first, second = FILES_WAITED_FOR
+    waited = items[second].files_held_by.endswith(f"/{first}")
     untouched = repository.UserState.of(project) == before
-    items = f"{progress.passed} of {total} items passed, in {progress.count_attempts()} attempts"
+    done = f"{progress.passed} of {total} items passed, in {progress.count_attempts()} attempts"
     return all(
         [
-            check(console, complete, f"{items} and {progress.took:.0f} s"),
+            check(console, complete, f"{done} and {progress.took:.0f} s"),
+            check(console, len(conflicted) == 1, f"one conflict: {', '.join(conflicted) or 'none'}"),
+            check(console, waited, f"{second} waited for the files of {first}"),
             check(console, green, f"the whole suite on the branch: {said}"),
             check(console, not repository.has_gitlink(project), "the branch has all of its files"),
             check(console, untouched, "the user's branch, index and files are as they were"),

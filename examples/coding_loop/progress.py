@@ -16,8 +16,8 @@ _STYLES = {
     "passed": "green", "running": "cyan", "waiting": "yellow", "ready": "", "pending": "dim",
     "failed": "red", "quarantined": "red", "blocked": "yellow", "skipped": "dim",
 }  # fmt: skip
-#: States in which attempts may have been added since the last look.
-_LIVELY = ("running", "waiting")
+#: States in which attempts may have been added, or files denied, since the last look.
+_LIVELY = ("ready", "running", "waiting")
 _SHOWN_EVENTS = 8
 
 
@@ -32,6 +32,8 @@ class Item:
     attempts: list[dict[str, Any]] = field(default_factory=list)
     #: Why it waited, if it did.
     waited_for: str = ""
+    #: Who had its files when it was ready, as `loop/item`.
+    files_held_by: str = ""
     #: What was done to heal it, the first one first.
     heals: list[dict[str, Any]] = field(default_factory=list)
 
@@ -109,6 +111,9 @@ class Progress:
             self._tell(item, f"its session broke off: {_short(text)}", "yellow")
         for text in item.failures[known[0] :]:
             self._tell(item, f"not yet: {text}", "yellow")
+        if (holder := detail["files_held_by"]) and not item.files_held_by:
+            item.files_held_by = holder
+            self._tell(item, detail["why"]["text"].removeprefix(f"{item.id} "), "yellow")
         if item.state == old:
             return
         if item.state == "waiting" and not item.waited_for:
