@@ -94,10 +94,12 @@ def wait_for_jobs(
     seen: bool,
     show: Callable[[FollowedJob, Event], None],
     deadline: float | None = None,
+    later: str = "",
 ) -> RunResult:
     """Follow jobs until they have ended. ``feed``: opened before they were submitted.
 
     ``seen``: whether some were submitted before, so that their events may be in the past.
+    ``later``: how to go on after an interruption, if a command does.
     """
     retry = LedgerRetry(
         seconds=backend.patience,
@@ -105,7 +107,7 @@ def wait_for_jobs(
         restart_dead=backend.restart_dead,
         on_unreachable=lambda error: _note_waiting(backend, error),
     )
-    with _note_unfinished(backend, jobs):
+    with _note_unfinished(backend, jobs, later):
         if seen:
             retry(lambda: read_again(backend.ledger, jobs))
         in_time = follow(
@@ -141,20 +143,22 @@ def _note_once(find_problem: Callable[[], str | None]) -> Callable[[], None]:
 
 
 @contextmanager
-def _note_unfinished(backend: CliBackend, jobs: FollowedJobs) -> Iterator[None]:
+def _note_unfinished(backend: CliBackend, jobs: FollowedJobs, later: str) -> Iterator[None]:
     """Say where the jobs are if the wait is interrupted."""
     try:
         yield
     except KeyboardInterrupt:
-        screen.note(f"stopping (press Ctrl-C again to hurry); {_unfinished(backend, jobs)}")
+        screen.note(f"stopping (press Ctrl-C again to hurry); {_unfinished(backend, jobs, later)}")
         raise
     except LedgerUnavailable:
-        screen.note(f"giving up; {_unfinished(backend, jobs)}")
+        screen.note(f"giving up; {_unfinished(backend, jobs, later)}")
         raise
 
 
-def _unfinished(backend: CliBackend, jobs: FollowedJobs) -> str:
+def _unfinished(backend: CliBackend, jobs: FollowedJobs, later: str) -> str:
     count = len(jobs.jobs) - len(jobs.ended)
+    if later:
+        return later
     if not count:
         return "all jobs have ended"
     stay = "1 unfinished job stays" if count == 1 else f"{count} unfinished jobs stay"

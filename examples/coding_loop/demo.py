@@ -143,6 +143,7 @@ def report(
     complete = progress.passed == total and progress.status == "completed"
     green, said = repository.run_all_tests(project, folder / "final")
     conflicted = [each for each in SAME_LINES if any("conflict" in f for f in items[each].failures)]
+    names = ", ".join(conflicted) or "none"
     first, second = FILES_WAITED_FOR
     waited = items[second].files_held_by.endswith(f"/{first}")
     untouched = repository.UserState.of(project) == before
@@ -150,7 +151,7 @@ def report(
     return all(
         [
             check(console, complete, f"{done} and {progress.took:.0f} s"),
-            check(console, len(conflicted) == 1, f"one conflict: {', '.join(conflicted) or 'none'}"),
+            check(console, len(conflicted) == 1, f"one conflict: {names}"),
             check(console, waited, f"{second} waited for the files of {first}"),
             check(console, green, f"the whole suite on the branch: {said}"),
             check(console, not repository.has_gitlink(project), "the branch has all of its files"),

@@ -109,6 +109,8 @@ class LoopRecord:
     tenant: str = ""
     #: The producer that created it; empty if nobody's token did.
     owner: str = ""
+    #: The job of the draft that it was created from; empty if a person wrote it.
+    draft: str = ""
     #: Distinguishes it from earlier loops of its name.
     uid: str = ""
     #: The content address of its items.

@@ -207,11 +207,17 @@ def _cost_problems(
 
 
 def create_loop(
-    context: LoopContext, document: LoopDocument, *, tenant: str = "", by: str, owner: str = ""
+    context: LoopContext,
+    document: LoopDocument,
+    *,
+    tenant: str = "",
+    by: str,
+    owner: str = "",
+    draft: str = "",
 ) -> Written:
     """Register a loop. Raises BadInput with every problem, or LoopConflict for a name in use.
 
-    ``owner``: the producer that creates it.
+    ``owner``: the producer that creates it; ``draft``: the job that drafted it.
     """
     refuse(check_loop(context, document))
     refuse(problem.below("loop") for problem in repository_problems(context, document.loop))
@@ -229,6 +235,7 @@ def create_loop(
         tenant=tenant,
         by=by,
         owner=owner,
+        draft=draft,
         space=lock_space(repository_identity(context, document.loop), tenant),
     )
     if answer == "conflict":

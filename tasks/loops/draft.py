@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 from pydantic import ValidationError
 
 from mulligan.policies.failures.failure import VerificationResult
-from mulligan.policies.jobs.job import Budget, Job, Output, PolicySpec, RunnerSpec
+from mulligan.policies.jobs.job import TERMINAL, Budget, Job, Output, PolicySpec, RunnerSpec
 from mulligan.policies.loops.draft import (
     DRAFT_TASK,
     LOOP_DRAFT,
@@ -28,7 +29,7 @@ from mulligan.policies.loops.spec import ItemSpec, LoopConfig, LoopDocument
 from mulligan.policies.problem import Problem
 from mulligan.policies.repair import wording
 from mulligan.policies.repair.free_repair import extract_json
-from mulligan.tasks.jobs.submit import submit_jobs
+from mulligan.tasks.jobs.submit import store_jobs, submit_jobs
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.loops.change import (
     LoopConflict,
@@ -40,7 +41,7 @@ from mulligan.tasks.loops.change import (
 )
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.errors import BadInput, refuse
-from mulligan.tasks.ports.ledger import Accepted, Claim, JobView, LoopReading, Requester, Written
+from mulligan.tasks.ports.ledger import Accepted, Claim, JobView, Requester, Written
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class DraftView:
     attempts: Sequence[DraftAttempt]
     #: The loop, once a draft has passed.
     document: LoopDocument | None
-    #: Whether there is a loop of this name that was created after the draft was asked for.
+    #: Whether the loop of this name was created from this draft.
     is_created: bool
     #: Why the loop could not be created by itself.
     problem: str = ""
@@ -103,13 +104,45 @@ def request_draft(
     key: str | None = None,
 ) -> Accepted:
     """Submit the job that drafts a loop. Raises BadInput with every problem of the request."""
+    job = _checked_job(context, asked, tenant)
+    if key is not None:
+        job = _with_key(job, key)
+    return submit_jobs(context.intake, [job], owner=owner or None)[0]
+
+
+def join_draft(context: LoopContext, asked: DraftRequest, *, anew: bool = False) -> Accepted:
+    """Ask for a draft, or return the one of the same request that still runs or has passed.
+
+    One that has passed counts as long as the repository leads to the same prompt. The key of each
+    draft is made of the one before, so that requests at one time are one draft. ``anew``: do not
+    return an earlier one.
+    """
+    job = _checked_job(context, asked, tenant="")
+    asks = job.model_copy(update={"prompt": asked.goal})
+    key, last = _sha(asks.model_dump_json(exclude_defaults=True)), None
+    while found := context.ledger.job(context.intake.new_id(_with_key(job, key), None)):
+        key, last = _sha(f"{key}/{found.id}"), found
+    if last is not None and not anew:
+        passed = last.state == "succeeded" and last.job.prompt == job.prompt
+        if passed or last.state not in TERMINAL:
+            return Accepted(id=last.id, status="seen")
+    (answer,) = store_jobs(context.intake, [_with_key(job, key)])
+    return answer if isinstance(answer, Accepted) else Accepted(id=answer.id, status="seen")
+
+
+def _with_key(job: Job, key: str) -> Job:
+    return job.model_copy(update={"idempotency_key": f"draft/{key}"[:500]})
+
+
+def _sha(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _checked_job(context: LoopContext, asked: DraftRequest, tenant: str) -> Job:
     config = asked.loop.model_copy(update={"specs": ()})
     refuse(_request_problems(context, asked, config))
     refuse(problem.below("loop") for problem in repository_problems(context, config))
-    job = _draft_job(context, asked, config, tenant)
-    if key is not None:
-        job = job.model_copy(update={"idempotency_key": f"draft/{key}"[:500]})
-    return submit_jobs(context.intake, [job], owner=owner or None)[0]
+    return _draft_job(context, asked, config, tenant)
 
 
 def _request_problems(
@@ -129,6 +162,10 @@ def _request_problems(
     # The items are not known yet. What the loop itself says is checked with one that is right.
     sample = ItemSpec.model_validate({"id": "item", "prompt": "-", "verifiers": ["json.object"]})
     found += [each.below("loop") for each in check_item(context, config, sample)]
+    if asked.runner is not None:
+        job = Job(task_type=DRAFT_TASK, prompt="-", runner=asked.runner, verifiers=sample.verifiers)
+        problems = context.intake.problems(job)
+        found += [each for each in problems if each.path[:1] == ("runner",)]
     return list(dict.fromkeys(found))
 
 
@@ -176,7 +213,7 @@ def read_draft(
     if job is None or rules is None or not _is_visible(job, tenant, owner):
         raise NoSuchDraft(f"there is no draft {job_id!r}")
     reading = context.ledger.read_loop(rules.loop.name)
-    is_created = reading is not None and _is_later(reading, job)
+    is_created = reading is not None and reading.snapshot.loop.draft == job.id
     document = _document_of(job, rules)
     problem = ""
     if document is not None and rules.auto_start and not is_created:
@@ -202,10 +239,6 @@ def read_draft(
 
 def _is_visible(job: JobView, tenant: str | None, owner: str | None) -> bool:
     return tenant in (None, job.tenant) and owner in (None, job.owner)
-
-
-def _is_later(reading: LoopReading, job: JobView) -> bool:
-    return reading.snapshot.loop.created_at >= job.created_at
 
 
 def _problems(results: Sequence[VerificationResult]) -> list[str]:
@@ -267,9 +300,8 @@ def create_if_asked(context: LoopContext, claim: Claim, output: Output) -> None:
 def _create(
     context: LoopContext, job: JobView, document: LoopDocument, caller: Requester, *, start: bool
 ) -> Written:
-    made = create_loop(
-        context, document, tenant=job.tenant or "", by=caller.by, owner=job.owner or ""
-    )
+    belongs = {"tenant": job.tenant or "", "owner": job.owner or ""}
+    made = create_loop(context, document, **belongs, by=caller.by, draft=job.id)
     if start:
         start_new(context, document.loop.name, caller)
     return made

@@ -61,6 +61,7 @@ class LoopSteps(AcceptSteps):
         tenant: str,
         by: str,
         owner: str = "",
+        draft: str = "",
         space: str = "",
     ) -> Written | Literal["conflict", "full"]:
         if not is_loop_name(document.loop.name):
@@ -70,7 +71,8 @@ class LoopSteps(AcceptSteps):
         now = self.now()
         config = document.loop
         belongs = {"tenant": tenant, **({"owner": owner} if owner else {})}
-        fields = {**loop_rows.config_fields(config), "spec": address, "space": space, **belongs}
+        own = {"spec": address, "space": space, "draft": draft}
+        fields = {**loop_rows.config_fields(config), **own, **belongs}
         answer = self.calls.one(
             "create_loop",
             self._loops_prefix,

@@ -25,6 +25,7 @@ from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.tasks.ports.runners import Runner
 from mulligan.workers.runners.blocking import BlockedRunner, blocked
 from mulligan.workers.sandbox.confinement import STRICT, Confinement
+from mulligan.workers.settings.config_file import config_place
 from mulligan.workers.settings.profile_pools import HARD_LIMIT, POOL, pool_problems
 
 ENTRY_POINT_GROUP = "mulligan.runners"
@@ -218,6 +219,8 @@ class RunnerRegistry:
 
     def _known_profiles(self) -> str:
         if not self.profiles:
+            if not config_place().is_file():
+                return " (there is no mulligan.toml yet)"
             return " (mulligan.toml has no [runners.NAME] yet)"
         return f" ({', '.join(sorted(self.profiles))})"
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path as FilePath
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -24,10 +28,10 @@ from mulligan.console.loopfiles.loop_file import LOOP_FILE, inspect_file
 from mulligan.console.loopfiles.migrations import escaped
 from mulligan.console.loopfiles.yaml_files import SPECS, refuse_existing, write_files, yaml_text
 from mulligan.policies.figures.format import counted, score
-from mulligan.policies.jobs.job import RunnerSpec
+from mulligan.policies.jobs.job import TERMINAL, RunnerSpec
 from mulligan.policies.loops.draft import slug
 from mulligan.policies.loops.spec import LoopConfig, LoopDocument
-from mulligan.policies.problem import first_problems
+from mulligan.policies.problem import Problem, first_problems
 from mulligan.tasks.loops import draft as drafts
 from mulligan.tasks.loops.spec_check import SpecCheck, SpecFinding
 from mulligan.tasks.ports.errors import (
@@ -35,8 +39,9 @@ from mulligan.tasks.ports.errors import (
     LedgerUnavailable,
     RepositoryUnavailable,
     VerifierError,
+    refuse,
 )
-from mulligan.tasks.ports.ledger import Event
+from mulligan.tasks.ports.ledger import Accepted, Event
 from mulligan.workers.backends.follow import LedgerFeed
 from mulligan.workers.loops.code_base import LocalCodeBase
 from mulligan.workers.settings.model import Settings, load_settings
@@ -47,11 +52,13 @@ _CHECK_SECONDS = 3600.0
 
 
 def draft(
-    goal: Annotated[str, typer.Argument(metavar="GOAL", help="What is to be done.")],
+    goal: Annotated[str | None, typer.Argument(metavar="GOAL", help="What is to be done.")] = None,
     repo: Annotated[
-        str, typer.Option(metavar="DIR", help="Git repository: a folder, a name or a URL.")
-    ],
-    base: Annotated[str, typer.Option(help="Branch, tag or commit to begin with.")] = "HEAD",
+        str | None, typer.Option(metavar="DIR", help="Git repository: a folder, a name or a URL.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit to begin with; by default HEAD.")
+    ] = None,
     runner: Annotated[
         str | None, typer.Option(help="Runner that writes the draft; by default loop_drafter.")
     ] = None,
@@ -71,38 +78,89 @@ def draft(
     auto_start: Annotated[
         bool, typer.Option("--auto-start", help="Create and start the loop when a draft passes.")
     ] = False,
+    new: Annotated[
+        bool, typer.Option("--new", help="Ask anew, though the same was asked for before.")
+    ] = False,
+    resume: Annotated[
+        str | None, typer.Option(metavar="JOB", help="Go on with a draft that was asked for.")
+    ] = None,
     timeout: Timeout = None,
     json: Json = False,
 ) -> None:
     """Let a model write the items of a loop for a goal."""
-    settings = load_settings()
-    drafter = runner or settings.loop_drafter
-    if drafter is None:
-        raise BadInput("name a runner with --runner, or set loop_drafter in mulligan.toml")
-    called = name or slug(goal)
-    folder = output or FilePath(called)
-    refuse_existing([folder / LOOP_FILE, folder / SPECS / f"{called}.yaml"])
     with open_ledger_backend() as backend:
-        config = _loop_config(
-            backend, name=called, repo=_repository(repo, settings), base=base,
-            runner=agent or drafter,
-        )  # fmt: skip
-        asked = drafts.DraftRequest(
-            goal=goal,
-            loop=config,
-            runner=RunnerSpec(profile=drafter),
-            programs=allow or (_PROGRAMS if settings.allow_inline else ()),
-            auto_start=auto_start,
-        )
-        view = _follow(backend, asked, quiet=json, timeout=timeout)
+        loops = backend.services.loops
+        if resume is not None:
+            if any((goal, repo, base, runner, agent, name, allow, auto_start, new)):
+                raise BadInput("with --resume, only --output, --timeout and --json may be given")
+            called = drafts.read_draft(loops, resume).rules.loop.name
+            ask = partial(Accepted, id=resume, status="seen")
+        else:
+            asked = _request(backend, goal, repo, base, name, runner, agent)
+            programs = allow or (_PROGRAMS if backend.settings.allow_inline else ())
+            asked = replace(asked, programs=programs, auto_start=auto_start)
+            called = asked.loop.name
+            ask = partial(drafts.join_draft, loops, asked, anew=new)
+        _follow_and_write(backend, ask, called, output, timeout=timeout, json=json)
+
+
+def _request(
+    backend: CliBackend,
+    goal: str | None,
+    repo: str | None,
+    base: str | None,
+    name: str | None,
+    runner: str | None,
+    agent: str | None,
+) -> drafts.DraftRequest:
+    settings = backend.settings
+    drafter = runner or settings.loop_drafter
+    needed = {
+        "say what is to be done: GOAL": goal,
+        "name the git repository with --repo": repo,
+        "name a runner with --runner, or set loop_drafter in mulligan.toml": drafter,
+    }
+    refuse(Problem(words) for words, given in needed.items() if not given)
+    assert goal and repo and drafter  # noqa: S101, PT018 - nothing is missing
+    config = _loop_config(
+        backend, name=name or slug(goal), repo=_repository(repo, settings), base=base or "HEAD",
+        runner=agent or drafter,
+    )  # fmt: skip
+    # A draft has the runner of its items, unless they have another one.
+    own = RunnerSpec(profile=drafter) if agent not in (None, drafter) else None
+    return drafts.DraftRequest(goal=goal, loop=config, runner=own)
+
+
+def _follow_and_write(
+    backend: CliBackend,
+    ask: Callable[[], Accepted],
+    name: str,
+    output: FilePath | None,
+    *,
+    timeout: float | None,
+    json: bool,
+) -> None:
+    """Wait for a draft and write its files; exit with 1 if there is none, or none yet."""
+    folder = output or FilePath(name)
+    refuse_existing([folder / LOOP_FILE, folder / SPECS / f"{name}.yaml"])
+    to = ["--output", str(output)] if output else []
+    view = _follow(backend, ask, name, to, quiet=json, timeout=timeout)
     written = [] if view.document is None else _write(folder, view.document)
     if json:
         detail = draft_detail(view, texts=True).model_dump(mode="json")
         screen.emit({**detail, "written": [str(path) for path in written]})
-    else:
+    elif view.job.state in TERMINAL:
         _say_end(view, written, folder)
+    else:
+        screen.say(f"not ready after {timeout:g} s; {_later(view.job.id, to)}", style="bold")
     failed = view.document is None or bool(view.problem)
     raise typer.Exit(int(ExitCode.SOME_FAILED if failed else ExitCode.OK))
+
+
+def _later(job_id: str, to: Sequence[str]) -> str:
+    """Say how to get a draft that is not waited for any more."""
+    command = shlex.join(["mulligan", "loops", "draft", "--resume", job_id, *to])
+    return f"the draft goes on; to get it: `{command}`"
 
 
 def _repository(repo: str, settings: Settings) -> str:
@@ -115,22 +173,30 @@ def _loop_config(
     backend: CliBackend, *, name: str, repo: str, base: str, runner: str
 ) -> LoopConfig:
     fields = {"name": name, "repo": repo, "base": base, "runner": runner}
-    resolved = backend.services.runners.resolve(
-        RunnerSpec(profile=runner), allow_inline=backend.settings.allow_inline
-    )
-    # A runner that only answers with text changes files by edits.
-    if not hasattr(resolved, "work_in"):
-        fields["edits"] = True  # type: ignore[assignment]
+    with suppress(BadInput):  # the request is refused with this problem and all others
+        resolved = backend.services.runners.resolve(
+            RunnerSpec(profile=runner), allow_inline=backend.settings.allow_inline
+        )
+        # A runner that only answers with text changes files by edits.
+        if not hasattr(resolved, "work_in"):
+            fields["edits"] = True  # type: ignore[assignment]
     return LoopConfig.model_validate(fields)
 
 
 def _follow(
-    backend: CliBackend, asked: drafts.DraftRequest, *, quiet: bool, timeout: float | None
+    backend: CliBackend,
+    ask: Callable[[], Accepted],
+    name: str,
+    to: Sequence[str],
+    *,
+    quiet: bool,
+    timeout: float | None,
 ) -> drafts.DraftView:
     loops, feed = backend.services.loops, LedgerFeed(backend.ledger)
-    accepted = drafts.request_draft(loops, asked)
+    accepted = ask()
     if not quiet:
-        screen.say(f"{accepted.id}  drafting {asked.loop.name}")
+        before = ", which was asked for before" if accepted.status == "seen" else ""
+        screen.say(f"{accepted.id}  drafting {name}{before}")
     shown: set[int] = set()
 
     def show(_job: FollowedJob, event: Event) -> None:
@@ -139,11 +205,12 @@ def _follow(
 
     wait_for_jobs(
         backend,
-        FollowedJobs.of({accepted.id: asked.loop.name}),
+        FollowedJobs.of({accepted.id: name}),
         feed,
         seen=accepted.status == "seen",
         show=show,
         deadline=None if timeout is None else time.monotonic() + timeout,
+        later=_later(accepted.id, to),
     )
     view = drafts.read_draft(loops, accepted.id)
     if not quiet:

@@ -33,7 +33,7 @@ class DraftDetail(BaseModel):
     state: str
     #: Why its job ended or waits, if that is known.
     reason: str | None
-    #: The name of the loop, and whether it exists.
+    #: The name of the loop, and whether it was created from this draft.
     loop: str
     created: bool
     auto_start: bool

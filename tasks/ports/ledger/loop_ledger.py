@@ -213,10 +213,11 @@ class LoopLedger(Protocol):
         tenant: str,
         by: str,
         owner: str = "",
+        draft: str = "",
         space: str = "",
     ) -> Written | Literal["conflict", "full"]:
-        """Register a loop. ``caps``: the most that one of its attempts may use; ``space``: where
-        its files are.
+        """Register a loop. ``caps``: the most that one of its attempts may use; ``draft``: the job
+        that drafted it; ``space``: where its files are.
 
         ``seen``: the same one is registered already; ``conflict``: another one.
         """

@@ -1,15 +1,24 @@
-"""`mulligan loops check`, `import` of Markdown and `markdown`: specs, checklists and code."""
+"""`mulligan loops draft`, `check`, `import` of Markdown and `markdown`."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cli_process import Shell, new_shell
-from support.coding_loop import check, has_line, item
+from support.coding_loop import CodingLoop, check, has_line, item
+from support.drafts import drafted, drafter, spec
 from support.git_repositories import UserRepository
 
+from mulligan.tasks.jobs.attempt import run_attempt
+from mulligan.tasks.jobs.verify import run_verification
+from mulligan.tasks.ports.ledger import Entry
+
+ONE = drafted("A", verifiers=[check("has('new.txt')")])
 CONFIG = '[runners.coder]\nkind = "command"\nargv = ["true"]\n'
 
 
@@ -97,6 +106,98 @@ def test_a_loop_without_a_repository_is_compared_with_its_workspace(shell: Shell
     shell.write("s.json", {"items": [item("a"), item("b")]})
     found = shell.invoke_json("loops", "check", ".", code=1)["findings"]
     assert [(each["item"], each["code"]) for each in found] == [("a", "passes_already")]
+
+
+# -- draft -----------------------------------------------------------------------------------------
+
+GOAL = ("draft", "Make a.txt", "--repo", "project", "--base", "main")
+RUNNERS = ("--runner", "planner", "--agent", "coder", "--allow", sys.executable)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, redis_socket: Path, redis_url: str) -> CodingLoop:
+    """The workers of a ledger that commands reach, which do nothing by themselves."""
+    del redis_url  # which empties the ledger
+    runners = {"coder": {"kind": "command", "argv": ["true"]}, "planner": drafter(spec(ONE))}
+    url = f"unix://{redis_socket}"
+    return CodingLoop(tmp_path, tmp_path, redis_url=url, runners=runners)
+
+
+@pytest.fixture
+def drafting(fleet: CodingLoop, redis_url: str) -> Iterator[Shell]:
+    variables = {
+        "MULLIGAN_ALLOW_INLINE": "true",
+        "MULLIGAN_RUNNERS": json.dumps(dict(fleet.settings.runners)),
+    }
+    with new_shell(MULLIGAN_BROKER_URL=redis_url, COLUMNS="200", **variables) as found:
+        UserRepository.make(found.folder / "project")
+        yield found
+
+
+def ask(shell: Shell, *argv: str, code: int = 1) -> str:
+    """Ask for a draft, wait for it no longer than a moment, and return its job."""
+    first, *_ = say(shell, *GOAL, *RUNNERS, "--timeout", "0.1", *argv, code=code)
+    return first.split()[0]
+
+
+def work_on(fleet: CodingLoop, job_id: str) -> None:
+    """Draft, as a worker would."""
+    run_attempt(fleet.services.context, Entry("attempt", job_id, 1))
+    run_verification(fleet.services.context, Entry("verification", job_id, 1, index=2))
+
+
+def test_a_draft_that_is_not_ready_is_bought_once_and_fetched_later(
+    drafting: Shell, fleet: CodingLoop
+) -> None:
+    """Given nobody who waits, then the command says how to get the draft, and that works."""
+    begun, later = say(drafting, *GOAL, *RUNNERS, "--timeout", "0.1", code=1)
+    job_id = begun.split()[0]
+    assert later.endswith(f"the draft goes on; to get it: `mulligan loops draft --resume {job_id}`")
+    assert ask(drafting) == job_id
+    work_on(fleet, job_id)
+    again = say(drafting, "draft", "--resume", job_id, "--output", "one")
+    assert again[:2] == [
+        f"{job_id}  drafting make-a-txt, which was asked for before",
+        "attempt 1  score 100  no problems",
+    ]
+    assert (drafting.folder / "one/loop.yaml").is_file()
+    assert ask(drafting, "--output", "two", code=0) == job_id  # a passed one is not bought again
+    new = ask(drafting, "--new", "--output", "three")
+    assert new != job_id
+    assert ask(drafting, "--output", "three") == new
+
+
+def test_another_request_is_another_draft(drafting: Shell, fleet: CodingLoop) -> None:
+    """Given another name, another wish or a cancelled draft, then a new one is asked for."""
+    ids = [ask(drafting), ask(drafting, "--name", "other"), ask(drafting, "--auto-start")]
+    fleet.ledger.cancel(ids[0])
+    assert len({*ids, ask(drafting)}) == 4
+
+
+def test_a_draft_whose_repository_changes_is_joined_while_it_runs(
+    drafting: Shell, fleet: CodingLoop
+) -> None:
+    first = ask(drafting)
+    UserRepository(drafting.folder / "project").commit({"new.txt": "new\n"})
+    assert ask(drafting) == first
+    work_on(fleet, first)
+    assert ask(drafting) != first
+
+
+def test_what_is_missing_or_too_much_is_said_at_once(drafting: Shell) -> None:
+    def complaint(*argv: str) -> str:
+        return drafting.invoke("loops", *argv, code=2).stderr
+
+    said = complaint("draft")
+    for missing in ("say what is to be done", "with --repo", "with --runner"):
+        assert missing in said
+    said = complaint(*GOAL, "--runner", "planer", "--agent", "codr")
+    assert "loop.runner.profile: no profile 'codr'; did you mean 'coder'?" in said
+    assert "mulligan: runner.profile: no profile 'planer'; did you mean 'planner'?" in said
+    drafting.environment["MULLIGAN_RUNNERS"] = "{}"
+    assert "(there is no mulligan.toml yet)" in complaint(*GOAL, "--runner", "planner")
+    assert "there is no draft 'p00-x'" in complaint("draft", "--resume", "p00-x")
+    assert "with --resume" in complaint("draft", "More", "--resume", "p00-x")
 
 
 # -- Markdown --------------------------------------------------------------------------------------

@@ -151,7 +151,7 @@ def test_problems_of_every_stage_are_reported_at_once(client: TestClient) -> Non
         "message": "the request cannot be accepted",
         "details": [
             "jobs[0].promt: there is no such field; did you mean 'prompt'?",
-            "jobs[1].runner.profile: no profile 'smal' (mulligan.toml has no [runners.NAME] yet)",
+            "jobs[1].runner.profile: no profile 'smal' (there is no mulligan.toml yet)",
             "jobs[3].verifiers[1].strict: there is no such option; there are: name, weight,"
             " required",
             "jobs[4].priority: must be at most 9",

@@ -111,6 +111,18 @@ def test_a_loop_of_that_name_is_left_alone(fleet: CodingLoop) -> None:
     assert fleet.states(LOOP) == {"other": "passed"}
 
 
+@pytest.mark.parametrize("answer", [GOOD, spec(drafted("Z"))])
+def test_of_two_drafts_of_one_name_one_has_the_loop(fleet: CodingLoop, answer: str) -> None:
+    """Whatever the second one answers: it never says that the loop of the first one is its own."""
+    one, other = ask(fleet, GOOD, auto_start=True), ask(fleet, answer, auto_start=True)
+    fleet.run()
+    found = [view(fleet, each) for each in (one, other)]
+    assert sorted((each.is_created, each.problem) for each in found) == [
+        (False, "another loop has this name"),
+        (True, ""),
+    ]
+
+
 def test_a_death_between_the_last_check_and_its_settlement_creates_one_loop(
     fleet: CodingLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

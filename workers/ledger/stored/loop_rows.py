@@ -155,6 +155,7 @@ def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
         paused_by=paused_by,
         tenant=row.get("tenant", ""),
         owner=row.get("owner", ""),
+        draft=row.get("draft", ""),
         uid=row.get("uid", ""),
         spec=row.get("spec", ""),
         version=int(row["version"]),
