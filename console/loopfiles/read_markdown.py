@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from mulligan.console.loopfiles.markdown_lines import (
@@ -29,6 +31,8 @@ from mulligan.tasks.ports.errors import BadInput
 Raw = dict[str, Any]
 _MOST_NOTES = 200
 _LONGEST_ID = 60
+#: Characters of an entry that goes on over several lines, and verifiers made of an item's texts.
+_LONGEST_ENTRY, _MOST_DERIVED = 20_000, 50
 _STATES = {"x": "passed", "X": "passed", "-": "skipped"}
 #: The words before a colon, and the field that they stand for.
 _KEYS = {
@@ -86,12 +90,12 @@ class Checklist:
 
     def specs(self) -> Iterator[tuple[str, Raw]]:
         """Yield the title and the spec of each group that has items."""
-        for number, title in enumerate(self.groups):
-            found = [each for each in self.items if each.group == number]
-            if found:
-                states = {each.id: each.state for each in found if each.state}
-                raw: Raw = {"version": 1, "items": [_raw_item(each) for each in found]}
-                yield title, {**raw, **({"states": states} if states else {})}
+        # They are read in the order of their groups.
+        for number, items in groupby(self.items, key=lambda each: each.group):
+            found = [*items]
+            states = {each.id: each.state for each in found if each.state}
+            raw: Raw = {"version": 1, "items": [_raw_item(each) for each in found]}
+            yield self.groups[number], {**raw, **({"states": states} if states else {})}
 
 
 def read_markdown(text: str) -> Checklist:
@@ -140,10 +144,12 @@ def _read_in_section(found: Checklist, item: ReadItem, line: Line) -> bool:
         return True
     entries = item.fields.get(item.section)
     if line.kind == "text" and entries and line.indent > item.section_indent:
-        if isinstance(entries[-1], str):
+        if not isinstance(entries[-1], str):
+            found.note(line.number, "is not part of a command: left out")
+        elif len(entries[-1]) + len(line.text) >= _LONGEST_ENTRY:
+            found.note(line.number, "makes the entry too long: left out")
+        else:
             entries[-1] += f" {line.text}"
-            return True
-        found.note(line.number, "is not part of a command: left out")
         return True
     return False
 
@@ -274,13 +280,13 @@ def _json(text: str) -> Any:
 def _name_items(found: Checklist) -> None:
     """Give ids to the items without one, and let each depend on those that are nested in it."""
     used = {each.id for each in found.items if each.id}
+    numbers = Counter[str]()
     for item in found.items:
         if not item.id:
             name = base = slug(item.title, "item")[:_LONGEST_ID]
-            number = 1
-            while name in used:
-                number += 1
-                name = f"{base}-{number}"
+            while name in used or not numbers[base]:
+                numbers[base] += 1
+                name = base if numbers[base] == 1 else f"{base}-{numbers[base]}"
             used.add(name)
             item.id = name
     for item in found.items:
@@ -296,16 +302,19 @@ def _derive_verifiers(found: Checklist, item: ReadItem) -> None:
     if "verifiers" in item.fields:
         return
     criteria = item.fields.get("pass_criteria", [])
-    made: list[Raw] = []
-    for text in [*criteria, item.title, *item.texts]:
-        for code in _CODE.findall(text):
-            verifier = command_verifier(code) if is_command(code) else None
-            if verifier is None or verifier in made:
-                continue
-            made.append(verifier)
-            found.note(item.line, f"{code[:80]!r} became a verifier of {item.id}")
+    made: dict[str, Raw] = {}
+    texts = [*criteria, item.title, *item.texts]
+    for code in dict.fromkeys(each[1] for text in texts for each in _CODE.finditer(text)):
+        verifier = command_verifier(code) if is_command(code) else None
+        if verifier is None or (key := json.dumps(verifier)) in made:
+            continue
+        if len(made) == _MOST_DERIVED:
+            found.note(item.line, f"{item.id} has more commands: they became no verifiers")
+            break
+        made[key] = verifier
+        found.note(item.line, f"{code[:80]!r} became a verifier of {item.id}")
     if made:
-        item.fields["verifiers"] = made
+        item.fields["verifiers"] = [*made.values()]
 
 
 def _raw_item(item: ReadItem) -> Raw:

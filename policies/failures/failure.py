@@ -13,6 +13,8 @@ from mulligan.policies.value import Json, Value
 
 #: The verifier of a job whose attempts are reported together with their score.
 GIVEN_SCORE = "external.score"
+#: In the evidence of a verifier: how many errors it found beyond those that it lists.
+UNLISTED = "unlisted"
 
 
 class FailureKind(StrEnum):

@@ -120,7 +120,8 @@ def _same_shape(findings: Sequence[Finding]) -> list[tuple[Finding, int]]:
         path, code, message = finding.path or "", finding.code, finding.message
         in_json = path.startswith("$")
         shape = _INDEX.sub("[*]", path) if in_json else path
-        key = (in_json and shape, code, finding.schema_path if in_json else message)
+        # Without a rule of a schema, the messages say whether the errors are the same.
+        key = (in_json and shape, code, (in_json and finding.schema_path) or message)
         shapes.setdefault(key, {}).setdefault((path, message), finding)
     groups = list[tuple[Finding, int]]()
     for (shape, *_), same in shapes.items():

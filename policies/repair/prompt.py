@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mulligan.policies.failures.classify import classify_failure
 from mulligan.policies.failures.failure import (
+    UNLISTED,
     FailureRecord,
     VerificationResult,
     VerificationStatus,
@@ -102,6 +103,7 @@ def build_corrected_prompt(
     known = wording.FILE_COERCIONS if becomes_file else wording.COERCIONS
     reminders = [known[name] for name in dict.fromkeys(coercions) if name in known]
     hints = [] if fresh or constrained else _worked(worked_before)
+    unlisted = sum(_unlisted(record) for record in records)
     parts = [
         task_text.strip(),
         "" if constrained else _contract(contract),
@@ -111,7 +113,7 @@ def build_corrected_prompt(
         *([] if fresh else _outputs(records, lines, in_directory)),
         _listed(wording.KEEP, [f"- {item}" for item in _kept(results, contract, shown)]),
         _listed(wording.WORKED_BEFORE, [f"- {item}" for item in hints]),
-        _listed(wording.DO_NOW, [*_numbered(lines), *([] if constrained else reminders)]),
+        _listed(wording.DO_NOW, [*_numbered(lines, unlisted), *([] if constrained else reminders)]),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -192,13 +194,19 @@ def _lines(instruction: RepairInstruction | None, corrections: Sequence[Correcti
     return [line for line in lines if line]
 
 
-def _numbered(lines: Sequence[str]) -> list[str]:
+def _numbered(lines: Sequence[str], unlisted: int) -> list[str]:
     if len(lines) < 2:
         return list(lines)
     shown = [f"{number}. {line}" for number, line in enumerate(lines[:MAX_ERRORS], 1)]
-    if len(lines) > MAX_ERRORS:
-        shown.append(wording.MORE.format(count=len(lines) - MAX_ERRORS))
+    if more := max(0, len(lines) - MAX_ERRORS) + unlisted:
+        shown.append(wording.MORE.format(count=more))
     return shown
+
+
+def _unlisted(record: FailureRecord) -> int:
+    """Return how many errors a verifier found beyond those that it lists."""
+    count = record.evidence.get(UNLISTED)
+    return count if type(count) is int and count > 0 else 0
 
 
 def _outputs(

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 from pydantic import ValidationError
 
 from mulligan.policies.failures.failure import (
+    UNLISTED,
     FailureKind,
     Finding,
     VerificationResult,
@@ -56,7 +57,8 @@ class _Registry(Protocol):
 class LoopDraft:
     """Partial credit is items without a problem / items.
 
-    Evidence: ``kind`` (``schema_invalid`` if the answer is no list of items), ``items``, ``good``.
+    Evidence: ``kind`` (``schema_invalid`` if the answer is no list of items), ``items``, ``good``,
+    ``unlisted`` (the number of problems that are not listed).
     Codes: ``not_json``, ``not_a_spec``, ``unknown_dependency``, ``cycle``, ``duplicate_id``,
     ``cannot_run``, ``passes_already``, ``guard_fails``, and those of problems: ``not_allowed``…
     """
@@ -181,6 +183,8 @@ class LoopDraft:
     ) -> VerificationResult:
         count, items = len(findings), evidence.get("items", 0)
         first = f"{findings[0].path}: {findings[0].message}" if findings else ""
+        if count > _MOST_FINDINGS:
+            evidence = {**evidence, UNLISTED: count - _MOST_FINDINGS}
         return VerificationResult(
             status=VerificationStatus.FAIL if findings else VerificationStatus.PASS,
             verifier_id=self.id,

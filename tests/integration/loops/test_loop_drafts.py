@@ -186,6 +186,20 @@ def test_a_draft_carries_no_authority(
     assert any(problem in each for each in first.problems), first.problems
 
 
+@pytest.mark.parametrize(("items", "fields", "more"), [(30, 0, 10), (90, 3, 250)])
+def test_the_next_prompt_names_problems_one_by_one_and_says_how_many_more_there_are(
+    fleet: CodingLoop, items: int, fields: int, more: int
+) -> None:
+    """Given many problems of one form, then none hides behind another one."""
+    wrong = ({f"x{n}": 1 for n in range(fields)} for _ in range(items))
+    many = [drafted(f"I{n}", f"GONE{n}", **each) for n, each in enumerate(wrong)]
+    job_id = ask(fleet, spec(*many), GOOD)
+    fleet.run()
+    told = (view(fleet, job_id).job.attempts[1].plan.prompt or "").split("Do this now:")[1]
+    assert "\n20. " in told
+    assert told.rstrip().endswith(f"and {more} more")
+
+
 @pytest.mark.parametrize("answer", ["no JSON", "[]", '{"items": []}', '{"items": 1}'])
 def test_an_answer_that_is_no_spec_is_corrected(fleet: CodingLoop, answer: str) -> None:
     job_id = ask(fleet, answer, GOOD)

@@ -182,11 +182,28 @@ def test_a_text_without_items_is_refused(text: str) -> None:
         "```" + "\n" * 100_000,
         "- [ ] x\n  - fields: " + "[" * 100_000,
         "#" * 100_000 + "\n- [ ] \x1b]0;owned\x07 \u202e",
+        "- [ ] x\n" * 5000 + "# group\n" * 200_000,
+        "- [ ] x\n  - criteria:\n    - a\n" + "      b\n" * 200_000,
+        "- [ ] x\n  " + " ".join(f"`pytest a{n}`" for n in range(50_000)),
     ],
 )
 def test_a_hostile_text_is_read_or_refused(text: str) -> None:
     with suppress(BadInput):
         assert read_markdown(text).items
+
+
+def test_what_one_item_gets_of_its_texts_is_bounded() -> None:
+    found = read_markdown(
+        "- [ ] x\n  "
+        + " ".join(f"`pytest a{n}`" for n in range(60))
+        + "\n  - criteria:\n    - a\n"
+        + "      bcd\n" * 5100
+    )
+    (item,) = found.items
+    assert len(item.fields["verifiers"]) == 50
+    assert len(item.fields["pass_criteria"][0]) <= 20_000
+    assert "line 1: x has more commands: they became no verifiers" in found.notes
+    assert "line 5004: makes the entry too long: left out" in found.notes
 
 
 # -- the way back ----------------------------------------------------------------------------------
