@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mulligan.console.cli.exit_codes import ExitCode
+from mulligan.console.cli.exit_codes import ExitCode, NoBroker
 from mulligan.console.cli.loops.loop_options import (
     Name,
     Parameters,
@@ -25,17 +25,21 @@ from mulligan.console.loopfiles.import_markdown import SUFFIXES as MARKDOWN_SUFF
 from mulligan.console.loopfiles.import_markdown import import_markdown
 from mulligan.console.loopfiles.import_seed import import_seed
 from mulligan.console.loopfiles.inspect_loop import loop_rules
-from mulligan.console.loopfiles.loop_file import inspect_file, lint_loop, read_loop, read_specs
+from mulligan.console.loopfiles.loop_file import lint_loop, read_loop, read_specs
 from mulligan.console.loopfiles.repository_rules import local_repository_problems
 from mulligan.console.loopfiles.write_markdown import write_markdown
 from mulligan.policies.figures.format import counted
-from mulligan.policies.problem import first_problems
+from mulligan.policies.loops.spec import is_loop_name
 from mulligan.tasks.loops import change, view
+from mulligan.tasks.loops.change import NoSuchLoop
 from mulligan.tasks.loops.registry import preview_loop
 from mulligan.tasks.loops.transfer import Destination
 from mulligan.tasks.ports.errors import BadInput, refuse
 from mulligan.workers.loops.loop_archive import is_archive
 from mulligan.workers.settings.model import load_settings
+
+#: What ends like this is a file, though a loop might be called so.
+_SPEC_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def lint(path: Path, param: Parameters = None, json: Json = False) -> None:
@@ -189,24 +193,48 @@ def import_loop(
 def markdown(
     loop: Annotated[
         str,
-        typer.Argument(metavar="LOOP_OR_PATH", help="Name of a loop, or a loop.yaml or folder."),
+        typer.Argument(
+            metavar="LOOP_OR_PATH", help="Name of a loop; or a loop.yaml or folder: ./NAME."
+        ),
     ],
     param: Parameters = None,
+    json: Json = False,
 ) -> None:
     """Print the items of a loop as a Markdown checklist."""
-    if FilePath(loop).exists():
+    if is_loop_name(loop) and FilePath(loop).suffix not in _SPEC_SUFFIXES:
+        name, text = loop, _checklist_of_loop(loop)
+    else:
+        name, text = _checklist_of_files(loop, param)
+    if json:
+        screen.emit({"loop": name, "markdown": text})
+    else:
+        screen.say(text.rstrip())
+
+
+def _checklist_of_loop(name: str) -> str:
+    """Return the checklist of a loop in the ledger; say so if files have its name, too."""
+    other = f"for the files in {name} here: `mulligan loops markdown ./{name}`"
+    has_files = FilePath(name).exists()
+    try:
+        with open_loops() as context:
+            snapshot = view.view_loop(context, name).snapshot
+    except (NoBroker, NoSuchLoop):
+        if has_files:
+            screen.note(other, style="yellow")
+        raise
+    if has_files:
+        screen.note(f"this is the loop in the ledger; {other}", style="yellow")
+    states = {item: str(record.state) for item, record in snapshot.items.items()}
+    return write_markdown(name, snapshot.specs, states)
+
+
+def _checklist_of_files(path: str, param: Parameters) -> tuple[str, str]:
+    document = read_loop(
+        path,
+        parameters=read_pairs(param, "--param"),
+        environment=os.environ,
         # What a loop names need not exist to be written down.
-        document, problems = inspect_file(
-            loop,
-            parameters=read_pairs(param, "--param"),
-            environment=os.environ,
-            rules=loop_rules(load_settings(), lambda _job: [], config=lambda _config: ()),
-        )
-        refuse(first_problems(problems))
-        if document is not None:
-            screen.say(write_markdown(document.loop.name, document.items, document.states).rstrip())
-        return
-    with open_loops() as context:
-        snapshot = view.view_loop(context, loop).snapshot
-    states = {name: str(record.state) for name, record in snapshot.items.items()}
-    screen.say(write_markdown(loop, snapshot.specs, states).rstrip())
+        rules=loop_rules(load_settings(), lambda _job: [], config=lambda _config: ()),
+    )
+    name = document.loop.name
+    return name, write_markdown(name, document.items, document.states)

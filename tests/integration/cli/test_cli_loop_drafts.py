@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.cli_process import Shell, new_shell
-from support.coding_loop import CodingLoop, check, has_line, item
+from support.coding_loop import CodingLoop, check, coding_document, has_line, item
 from support.drafts import drafted, drafter, spec
 from support.git_repositories import UserRepository
 
@@ -237,14 +237,14 @@ def test_a_checklist_becomes_a_loop_and_a_checklist_again(shell: Shell) -> None:
     later.write_text(later.read_text() + "    verifiers: [{id: pytest.subprocess}]\n")
     config = shell.folder / "loop/loop.yaml"
     config.write_text(config.read_text() + "runner: coder\nrepo: ../project\n")
-    written = shell.invoke("loops", "markdown", "loop").stdout
+    written = shell.invoke("loops", "markdown", "./loop").stdout
     assert "- [x] `T-1`: Make a.txt" in written
     assert "python check.py '${HOME}'" in written
     shell.write("again.md", written)
     shell.invoke("loops", "import", "again.md", "--to", "again")
     again = shell.folder / "again/loop.yaml"
     again.write_text(again.read_text() + "runner: coder\nrepo: ../project\n")
-    assert shell.invoke("loops", "markdown", "again").stdout == written
+    assert shell.invoke("loops", "markdown", "again/loop.yaml").stdout == written
 
 
 def test_an_import_overwrites_nothing_and_names_the_file(shell: Shell) -> None:
@@ -256,3 +256,23 @@ def test_an_import_overwrites_nothing_and_names_the_file(shell: Shell) -> None:
     result = shell.invoke("loops", "import", "empty.md", "--to", "other", code=2)
     assert "empty.md: has no items" in result.stderr
     assert not (shell.folder / "other").exists()
+
+
+def test_a_name_is_a_loop_and_a_path_is_files(drafting: Shell, fleet: CodingLoop) -> None:
+    """Given a folder with the name of a loop, then neither is taken for the other silently."""
+    drafting.write("todo.md", CHECKLIST)
+    drafting.invoke("loops", "import", "todo.md", "--to", "demo")
+    later = drafting.folder / "demo/specs/0001-later.yaml"
+    later.write_text(later.read_text() + "    verifiers: [{id: pytest.subprocess}]\n")
+    config = drafting.folder / "demo/loop.yaml"
+    config.write_text(config.read_text() + "runner: coder\nrepo: ../project\n")
+    hint = "for the files in demo here: `mulligan loops markdown ./demo`"
+    assert hint in drafting.invoke("loops", "markdown", "demo", code=2).stderr
+    fleet.create(coding_document(drafting.folder / "project", item("A"), code=""))
+    found = drafting.invoke("loops", "markdown", "demo")
+    assert "- [ ] `A`" in found.stdout
+    assert f"this is the loop in the ledger; {hint}" in found.stderr
+    for path in ("./demo", "demo/", "demo/loop.yaml"):
+        assert "`T-1`" in drafting.invoke_json("loops", "markdown", path)["markdown"]
+    del drafting.environment["MULLIGAN_BROKER_URL"]
+    assert hint in drafting.invoke("loops", "markdown", "demo", code=3).stderr
