@@ -15,6 +15,7 @@ decided by its seed alone.
 (cancel, requeue, pause), the number of workers and sweeps, the broker's kind, the version of Redis.
 Every second seed from 1000 on has one to three loops instead of most jobs (`loop_scenario.py`),
 planners, and people who start, stop, pause, configure, reset, skip, inject, cancel and requeue.
+Later ones have repositories, files that loops share, regressions and drafts: see `scenario.py`.
 After 100 simulated seconds all faults end, and the run goes on until nothing is left to do. Then
 `checker.py` reads Redis from outside and checks the invariants. A failing scenario is shrunk.
 
@@ -55,7 +56,8 @@ push            before a call to a repository, people put commits on the branche
 =============== ===========================================================================
 
 With ``Simulation(planners=1)``, ``simulation.fleet.loops`` creates and changes loops, made by
-`make_loop` and `make_item` (`loop_scenario.py`).
+`make_loop` and `make_item` (`loop_scenario.py`), or drafted (`drafts.py`). With ``repositories=1``,
+a process looks after their branches and verifies again what passed.
 
 `simulation.world` gives access to the rest: ``world.server.client`` (Redis without faults),
 ``world.broker``, ``world.providers.calls`` (by job and attempt), ``world.trace``.
