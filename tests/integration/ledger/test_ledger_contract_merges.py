@@ -181,6 +181,22 @@ def test_a_cancelled_merge_frees_its_place_when_its_worker_is_gone(loops: LoopSc
     assert isinstance(claim_merge(loops, "b"), Claim)
 
 
+def test_a_cancelled_merge_that_was_released_leaves_its_place_to_the_next(
+    loops: LoopScenario,
+) -> None:
+    """Given a merge whose turn has come and that nobody has claimed, when its job is cancelled."""
+    started(loops, "a", "b", "c")
+    for name in ("a", "b", "c"):
+        begin(loops, name)
+    first = claim_merge(loops, "a")
+    assert isinstance(first, Claim)
+    for name in ("b", "c"):
+        claim_merge(loops, name)
+    assert merge_entry(loops, "b") in [each.entry for each in finish(loops, first)]
+    loops.scenario.ledger.cancel(loops.item("b").job_id)
+    assert isinstance(claim_merge(loops, "c"), Claim)
+
+
 def test_an_item_whose_work_was_done_before_is_skipped(loops: LoopScenario) -> None:
     started(loops, "a")
     loops.create(item("first"), item("next", "first"), name="beta")

@@ -470,7 +470,10 @@ local function finish(id, old, state, reason, detail, failure)
     data.signature, data.escalation = escalate(id .. ':' .. job[1], id, job[1], nil, reason, detail, failure)
   end
   if state ~= 'succeeded' then
-    each_pending(id, job[1], drop_entry)
+    each_pending(id, job[1], function(pending)
+      drop_entry(pending)
+      if not redis.call('ZSCORE', P .. 'leases', pending) then free_slots(pending, holdings_of(pending)) end
+    end)
     for _, cycle in ipairs(open_cycles(id)) do end_cycle(id, cycle, state, reason or state) end
     save_open_cycles(id, {})
   end
