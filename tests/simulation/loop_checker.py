@@ -405,8 +405,10 @@ class LoopChecker:
     def _check_item(self, loop: str, item: str, record: ItemRecord, state: str) -> None:
         """Invariant: an item says what became of its job, and each run has one job."""
         job = self.job_row(record.job_id).get("state") if record.job_id else None
-        # What could not be sent and then could goes on in a loop that was stopped meanwhile.
-        waits = state == "stopped" and record.job_id in self._undelivered
+        # What could not be sent and then could goes on in a loop that was stopped meanwhile. What a
+        # person requeues in a stopped loop waits for its start.
+        going_on = self._undelivered | self.checker.repositories.requeued
+        waits = state == "stopped" and record.job_id in going_on
         if (
             record.state == "running"
             and not waits

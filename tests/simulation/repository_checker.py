@@ -71,7 +71,7 @@ class RepositoryChecker:
     #: Items that a person has reset, skipped or stopped: loop and item → when, last.
     _touched: dict[tuple[str, str], float] = field(default_factory=dict)
     #: Jobs that a person has requeued.
-    _requeued: set[str] = field(default_factory=set)
+    requeued: set[str] = field(default_factory=set)
     regressions: RegressionChecker = field(init=False)
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class RepositoryChecker:
             return
         if script == "end_escalation":
             if answer[0] == "ended":
-                self._requeued.add(json.loads(request)["id"].partition(":")[0])
+                self.requeued.add(json.loads(request)["id"].partition(":")[0])
             return
         if script == "claim_verification":
             if answer[0] == "claimed":
@@ -345,7 +345,7 @@ class RepositoryChecker:
         ended = job.get("reason") in ("cancelled", "worker_lost", "deadline", "unsendable")
         if record.state in ("failed", "quarantined") and ended:
             return
-        if record.job_id in self._requeued:  # its next attempt does not look
+        if record.job_id in self.requeued:  # its next attempt does not look
             return
         self._violated(
             f"{loop}/{item} is merged, but {record.state} ({record.reason}) in a loop that is"
