@@ -528,10 +528,10 @@ def _item_set_problems(items: Sequence[ItemSpec]) -> Iterator[Problem]:
         yield Problem(message, ([*waits.values()][MOST_WAITS],), "too_long")
     places = {item.id: index for index, item in reversed(list(enumerate(items)))}
     rest = list(items)
-    for _ in range(_MOST_CYCLES):
-        cycle = dependency_cycle(rest)
-        if not cycle:
-            return
+    cycle, left = dependency_cycle(rest), _MOST_CYCLES
+    while cycle and left:
         message = f"the dependencies form a cycle: {' → '.join(cycle)}"
-        yield Problem(message, (places[cycle[0]], "depends_on"))
+        place = (places[cycle[0]], "depends_on")
         rest = [item for item in rest if item.id not in cycle]
+        cycle, left = dependency_cycle(rest), left - 1
+        yield Problem(message if left or not cycle else f"{message}; there are more cycles", place)

@@ -51,6 +51,8 @@ class SpecFinding:
     code: str
     item: str = ""
     is_warning: bool = False
+    #: How many problems it stands for.
+    count: int = 1
 
     @property
     def place(self) -> str:

@@ -7,6 +7,7 @@ answer runs: they may only run tests, named commands, and the programs that `pro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar, Protocol
@@ -23,6 +24,7 @@ from mulligan.policies.failures.failure import (
 from mulligan.policies.jobs.job import Output, VerifierSpec
 from mulligan.policies.loops.draft import LOOP_DRAFT, DraftRules, authority_problems
 from mulligan.policies.loops.spec import ItemSpec, item_problems
+from mulligan.policies.problem import Problem
 from mulligan.tasks.jobs.validation_errors import problems_of
 from mulligan.tasks.loops.spec_check import (
     CodeBase,
@@ -44,7 +46,7 @@ from mulligan.workers.verifiers.json_text import (
     parse_finding,
 )
 
-_MOST_FINDINGS = 100
+_MOST_FINDINGS, _MOST_OF_ITEM = 100, 20
 
 
 class _Registry(Protocol):
@@ -102,15 +104,16 @@ class LoopDraft:
         if problem is not None:
             return self._result([problem], coercions, coercion_warnings(extraction), started)
         found = [*self._findings(raws, candidate)]
-        wrong = {each.path[0] for each in found if not each.is_warning}
-        good = len(raws) - len(wrong)
+        wrong = [each for each in found if not each.is_warning]
+        good = len(raws) - len({each.path[0] for each in wrong})
         return self._result(
-            [_as_finding(each) for each in found if not each.is_warning],
+            [_as_finding(each) for each in wrong],
             {"kind": FailureKind.REASONING_ERROR.value, "items": len(raws), "good": good}
             | coercions,
             (*coercion_warnings(extraction), *(str(each) for each in found if each.is_warning)),
             started,
             score=100 * good / len(raws),
+            count=sum(each.count for each in wrong),
         )
 
     def _items(self, value: Any) -> tuple[list[Any], Finding | None]:
@@ -148,10 +151,12 @@ class LoopDraft:
             item = ItemSpec.model_validate(raw)
         except ValidationError as error:
             stub = _stub(index, raw)
-            return stub, [
-                problem_finding(index, stub.id, each)
-                for each in problems_of(error, ItemSpec, show_values=True, most=20)
-            ]
+            problems = problems_of(error, ItemSpec, show_values=True, most=_MOST_OF_ITEM)
+            found = [problem_finding(index, stub.id, each) for each in problems]
+            if (more := error.error_count() - _MOST_OF_ITEM) > 0:
+                last = problem_finding(index, stub.id, Problem(f"and {more:,} more problems"))
+                found.append(replace(last, count=more))
+            return stub, found
         rules = (
             *authority_problems(item, self.options.programs),
             *item_problems(self.options.loop, item),
@@ -180,11 +185,12 @@ class LoopDraft:
         warnings: Sequence[str],
         started: float,
         score: float = 0.0,
+        count: int = 0,
     ) -> VerificationResult:
-        count, items = len(findings), evidence.get("items", 0)
+        count, items = count or len(findings), evidence.get("items", 0)
         first = f"{findings[0].path}: {findings[0].message}" if findings else ""
-        if count > _MOST_FINDINGS:
-            evidence = {**evidence, UNLISTED: count - _MOST_FINDINGS}
+        if unlisted := count - len(findings[:_MOST_FINDINGS]):
+            evidence = {**evidence, UNLISTED: unlisted}
         return VerificationResult(
             status=VerificationStatus.FAIL if findings else VerificationStatus.PASS,
             verifier_id=self.id,

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from support.coding_loop import GOOD as WORKS
 from support.coding_loop import LOOP, CodingLoop, check, check_merged
-from support.drafts import DEFECTIVE, GOOD, PROGRAMS, drafted, drafter, loop_config, spec
+from support.drafts import DEFECTIVE, GOOD, PROGRAMS, drafted, drafter, loop_config, runs, spec
 from support.git_repositories import UserRepository
 from support.inline_fleet import ADA
 
 from mulligan.policies.jobs.job import RunnerSpec
+from mulligan.policies.loops.draft import PYTEST
 from mulligan.policies.loops.spec import LoopConfig
 from mulligan.tasks.jobs.submit import submit_jobs
 from mulligan.tasks.loops import draft
@@ -20,6 +21,7 @@ from mulligan.tasks.loops.change import LoopConflict, create_loop
 from mulligan.tasks.ports.errors import BadInput
 
 pytestmark = pytest.mark.real_models("command")
+ONE = spec(drafted("A"))
 
 
 @pytest.fixture
@@ -111,10 +113,10 @@ def test_a_loop_of_that_name_is_left_alone(fleet: CodingLoop) -> None:
     assert fleet.states(LOOP) == {"other": "passed"}
 
 
-@pytest.mark.parametrize("answer", [GOOD, spec(drafted("Z"))])
+@pytest.mark.parametrize("answer", [ONE, spec(drafted("Z"))])
 def test_of_two_drafts_of_one_name_one_has_the_loop(fleet: CodingLoop, answer: str) -> None:
     """Whatever the second one answers: it never says that the loop of the first one is its own."""
-    one, other = ask(fleet, GOOD, auto_start=True), ask(fleet, answer, auto_start=True)
+    one, other = ask(fleet, ONE, auto_start=True), ask(fleet, answer, auto_start=True)
     fleet.run()
     found = [view(fleet, each) for each in (one, other)]
     assert sorted((each.is_created, each.problem) for each in found) == [
@@ -186,18 +188,55 @@ def test_a_draft_carries_no_authority(
     assert any(problem in each for each in first.problems), first.problems
 
 
-@pytest.mark.parametrize(("items", "fields", "more"), [(30, 0, 10), (90, 3, 250)])
+@pytest.mark.parametrize(("items", "fields", "more"), [(30, 0, 10), (90, 3, 250), (2, 5000, 9980)])
 def test_the_next_prompt_names_problems_one_by_one_and_says_how_many_more_there_are(
     fleet: CodingLoop, items: int, fields: int, more: int
 ) -> None:
     """Given many problems of one form, then none hides behind another one."""
     wrong = ({f"x{n}": 1 for n in range(fields)} for _ in range(items))
     many = [drafted(f"I{n}", f"GONE{n}", **each) for n, each in enumerate(wrong)]
-    job_id = ask(fleet, spec(*many), GOOD)
+    job_id = ask(fleet, spec(*many), ONE)
     fleet.run()
     told = (view(fleet, job_id).job.attempts[1].plan.prompt or "").split("Do this now:")[1]
     assert "\n20. " in told
     assert told.rstrip().endswith(f"and {more} more")
+
+
+@pytest.mark.parametrize(
+    ("item", "problem"),
+    [
+        ({"verifiers": [{"id": PYTEST, "args": ["../../etc/passwd"]}]}, "must stay inside"),
+        ({"verifiers": [{"id": PYTEST, "args": ["/etc/passwd"]}]}, "must stay inside"),
+        ({"verifiers": [{"id": PYTEST, "args": ["--rootdir=/"]}]}, "is not allowed"),
+        ({"verifiers": [{**runs("input()"), "timeout": 1e999}]}, "not JSON"),
+        ({"verifiers": [{**runs("import os; os.read(os.pipe()[0], 1)"), "timeout": 0.5}]},
+         "does not end on the code base"),
+        ({"title": "\x1b[31mred"}, "without control characters"),
+        ({"id": "A\x1b]0;x\x07"}, "may contain only letters"),
+        ({"prompt": "\ud800"}, "half a surrogate pair"),
+        ({"touches": "[" * 1000}, "touches"),
+    ],
+)  # fmt: skip
+def test_a_hostile_draft_is_only_corrected(
+    fleet: CodingLoop, item: dict[str, Any], problem: str
+) -> None:
+    """Whatever a model answers, the next prompt says what is wrong in plain text."""
+    job_id = ask(fleet, spec(drafted("A", **item)), ONE)
+    fleet.run()
+    found = view(fleet, job_id)
+    said = found.attempts[0].problems
+    assert any(problem in each for each in said), said
+    assert not any("\x1b" in each for each in said)
+    assert found.job.state == "succeeded"
+
+
+def test_a_draft_of_too_many_items_or_a_huge_prompt_ends(fleet: CodingLoop) -> None:
+    many = spec(*(drafted(f"I{n}") for n in range(2000)))
+    job_id = ask(fleet, many, spec(drafted("A", prompt="x" * 1_000_000)))
+    fleet.run()
+    found = view(fleet, job_id)
+    assert found.attempts[0].problems == ["there are 2000 items; at most 100 are allowed"]
+    assert found.job.state == "succeeded"
 
 
 @pytest.mark.parametrize("answer", ["no JSON", "[]", '{"items": []}', '{"items": 1}'])

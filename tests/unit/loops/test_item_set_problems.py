@@ -27,6 +27,10 @@ def test_the_first_cycles_are_named() -> None:
     problems = list(item_set_problems(document(*pairs).items))
     assert len(problems) == 5
     assert problems[0].message == "the dependencies form a cycle: a0 → b0 → a0"
+    more = [each.message.endswith("; there are more cycles") for each in problems]
+    assert more == [False] * 4 + [True]
+    few = list(item_set_problems(document(*pairs[:10]).items))
+    assert not any("more" in each.message for each in few)
 
 
 def test_the_search_for_problems_ends() -> None:
