@@ -64,10 +64,10 @@ def _neighbours(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the pairs of patterns whose texts before the first wildcard do not exclude a file."""
     known = sorted((_start(each), each) for each in patterns)
     for place, (start, one) in enumerate(known):
-        for other_start, other in known[place + 1 :]:
-            if not other_start.startswith(start):
-                break
-            yield one, other
+        following = place + 1
+        while following < len(known) and known[following][0].startswith(start):
+            yield one, known[following][1]
+            following += 1
 
 
 def _start(pattern: str) -> str:

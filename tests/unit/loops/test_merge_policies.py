@@ -117,6 +117,14 @@ def test_a_thousand_items_with_directories_of_their_own_are_a_thousand_groups() 
     assert len({merge_group(found, each.id) for each in found[::100]}) == 10
 
 
+def test_a_hundred_thousand_files_are_compared_with_their_neighbours_only() -> None:
+    """Who looks at all that follow for each of them needs half a minute."""
+    found = specs(
+        **{f"i{n}": [f"src/part{n:04}/{name}.py" for name in range(20)] for n in range(5000)}
+    )
+    assert merge_group(found, "i4999") == "i4999"
+
+
 def test_patterns_that_are_too_many_to_compare_are_one_group() -> None:
     found = specs(**{f"i{n}": [f"file{n}.py"] for n in range(300)})
     assert len({merge_group(found, each.id) for each in found}) == 300
