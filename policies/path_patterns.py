@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, product
+from hashlib import sha256
+from math import inf
 from typing import NamedTuple
 
 #: The longest pattern, in characters, and the most wildcards in it: matching takes time by the
@@ -80,38 +82,84 @@ def _without_characters(states: Sequence[str], places: set[int]) -> set[int]:
     return found
 
 
-def shared_file(first: Sequence[str], second: Sequence[str]) -> tuple[str, str] | None:
-    """Return two patterns that can match the same file; None if there are none."""
-    return _shared_file(tuple(first), tuple(second))
+class FileSet(NamedTuple):
+    """The patterns of an item, sorted out."""
 
-
-@lru_cache(maxsize=16384)
-def _shared_file(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, str] | None:
-    one, two = _sorted_out(first), _sorted_out(second)
-    same = one.exact.keys() & two.exact.keys()
-    if same:
-        found = min(same)
-        return one.exact[found], two.exact[found]
-    pairs = chain(product(one.others, second), product(one.exact.values(), two.others))
-    return next(((mine, theirs) for mine, theirs in pairs if can_meet(mine, theirs)), None)
-
-
-def comparisons(first: Sequence[str], second: Sequence[str]) -> int:
-    """Return how many pairs of patterns `shared_file` may have to compare."""
-    one, two = _sorted_out(tuple(first)), _sorted_out(tuple(second))
-    return len(one.others) * len(second) + len(one.exact) * len(two.others)
-
-
-class _SortedOut(NamedTuple):
     #: What names one file, without the slash at its beginning → as it was written.
     exact: Mapping[str, str]
-    others: Sequence[str]
+    #: The same files in the order of their names.
+    paths: Sequence[str]
+    #: The other patterns, with what every path begins with that they match.
+    others: Sequence[tuple[str, str]]
+    #: The same for equal patterns, and short.
+    digest: bytes
 
 
 @lru_cache(maxsize=4096)
-def _sorted_out(patterns: tuple[str, ...]) -> _SortedOut:
+def file_set(patterns: tuple[str, ...]) -> FileSet:
     exact = {each.lstrip("/"): each for each in patterns if _names_one_file(each)}
-    return _SortedOut(exact, [each for each in patterns if not _names_one_file(each)])
+    others = [(literal_start(each), each) for each in patterns if not _names_one_file(each)]
+    text = "\0".join(patterns).encode(errors="surrogatepass")
+    return FileSet(exact, sorted(exact), others, sha256(text).digest()[:16])
+
+
+class Comparison(NamedTuple):
+    """How far the patterns of two items were compared."""
+
+    #: Two that can match the same file; None if there are none so far.
+    found: tuple[str, str] | None
+    #: Where to go on; None at the end.
+    place: int | None
+    #: How many steps it took, and pairs that had to be compared.
+    cost: int
+
+
+def compare_files(one: FileSet, two: FileSet, *, place: int = 0, most: float = inf) -> Comparison:
+    """Compare two items from a place on, until two patterns meet or it has cost ``most``.
+
+    It goes one step at least, which is one pattern with wildcards and all of the other item.
+    """
+    if place == 0 and (same := one.exact.keys() & two.exact.keys()):
+        found = min(same)
+        return Comparison((one.exact[found], two.exact[found]), None, 0)
+    cost, steps = 0, len(one.others) + (len(two.others) if one.paths else 0)
+    for step in range(place, steps):
+        if cost >= most:
+            return Comparison(None, step, cost)
+        if step < len(one.others):
+            start, pattern = one.others[step]
+            near = [*_beginning_with(start, two), *_others_near(start, two)]
+            pairs = [(pattern, each) for each in near]
+        else:
+            start, pattern = two.others[step - len(one.others)]
+            pairs = [(each, pattern) for each in _beginning_with(start, one)]
+        cost += 1 + len(pairs)
+        if met := next((pair for pair in pairs if can_meet(*pair)), None):
+            return Comparison(met, None, cost)
+    return Comparison(None, None, cost)
+
+
+def _beginning_with(start: str, files: FileSet) -> Iterator[str]:
+    for place in range(bisect_left(files.paths, start), len(files.paths)):
+        if not files.paths[place].startswith(start):
+            return
+        yield files.exact[files.paths[place]]
+
+
+def _others_near(start: str, files: FileSet) -> Iterator[str]:
+    for other, pattern in files.others:
+        if other.startswith(start) or start.startswith(other):
+            yield pattern
+
+
+def shared_file(first: Sequence[str], second: Sequence[str]) -> tuple[str, str] | None:
+    """Return two patterns that can match the same file; None if there are none."""
+    return compare_files(file_set(tuple(first)), file_set(tuple(second))).found
+
+
+def literal_start(pattern: str) -> str:
+    """Return what every path begins with that a pattern matches."""
+    return _WILDCARD.split(pattern.lstrip("/"), maxsplit=1)[0] if "/" in pattern else ""
 
 
 def _names_one_file(pattern: str) -> bool:
@@ -131,15 +179,13 @@ def can_meet(first: str, second: str) -> bool:
                 return False
     elif one.fewest != two.fewest:
         return False
-    ends = chain(
-        zip(one.head, two.head, strict=False),
-        zip(reversed(one.tail), reversed(two.tail), strict=False),
-    )
-    return all(_names_meet(mine, theirs) for mine, theirs in ends)
+    if not all(map(_names_meet, one.head, two.head)):
+        return False
+    return not (one.is_open or two.is_open) or all(map(_names_meet, one.tail, two.tail))
 
 
 class _Shape(NamedTuple):
-    """The names in a pattern before its first ``**`` and after its last one."""
+    """The names in a pattern before its first ``**``, and after its last one, backwards."""
 
     head: Sequence[str]
     tail: Sequence[str]
@@ -154,24 +200,29 @@ def _shape(pattern: str) -> _Shape:
     names = (body if "/" in pattern else f"**/{body}").split("/")
     crossing = [place for place, each in enumerate(names) if "**" in each]
     if not crossing:
-        return _Shape(names, names, len(names), False)
+        return _Shape(names, names[::-1], len(names), False)
     first, last = crossing[0], crossing[-1]
     if any(names[place] != "**" for place in crossing):  # `a**/b` matches `ab`
         return _Shape(names[:first], (), first + 1, True)
     fewest = len(names) - len(crossing) + (last == len(names) - 1)
-    return _Shape(names[:first], names[last + 1 :], fewest, True)
+    return _Shape(names[:first], names[:last:-1], fewest, True)
 
 
 def _names_meet(first: str, second: str) -> bool:
     """Whether there may be a name of a file or directory that both patterns of names match."""
-    if not _WILDCARD.search(second):
-        first, second = second, first
-    if _WILDCARD.search(first):
-        return all(
-            mine.startswith(theirs) or theirs.startswith(mine)
-            for mine, theirs in zip(_ends(first), _ends(second), strict=True)
-        )
-    return first == second or _name_pattern(second).match(first) is not None
+    if first == second:
+        return True
+    match _WILDCARD.search(first), _WILDCARD.search(second):
+        case None, None:
+            return False
+        case None, _:
+            return _name_pattern(second).match(first) is not None
+        case _, None:
+            return _name_pattern(first).match(second) is not None
+    return all(
+        mine.startswith(theirs) or theirs.startswith(mine)
+        for mine, theirs in zip(_ends(first), _ends(second), strict=True)
+    )
 
 
 def _ends(name: str) -> tuple[str, str]:

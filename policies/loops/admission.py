@@ -13,22 +13,25 @@ from __future__ import annotations
 
 import heapq
 import sys
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from typing import Literal
 
-from mulligan.policies.coordination.locks import Conflict, FileLock, find_conflict
+from mulligan.policies.coordination.file_index import ComparedFiles, FileIndex
+from mulligan.policies.coordination.locks import FileLock
 from mulligan.policies.coordination.order import OrderWord
-from mulligan.policies.path_patterns import comparisons
 
 #: The priority that is the least urgent.
 LEAST_URGENT = 9
 #: Items of a loop that are looked at beyond those that may begin, because files of the first may be
 #: locked: when another loop is planned, and when the loop itself is.
 SPARE, SPARE_OF_OWN = 20, 5000
-#: Comparisons of patterns for all loops that share files. What cannot be compared any more waits.
-MOST_COMPARED = 100_000
+#: Comparisons of patterns that are new, in one admission: the same number for each loop that wants
+#: files, and at least the other one, so that no loop has to wait for those of others. Who could not
+#: be compared with all others is not looked at: the next admission goes on from there.
+MOST_COMPARED, LEAST_COMPARED = 100_000, 200
 #: Loops whose further items are looked at before others get slots.
 _MOST_OVERLOOKED = 3
 
@@ -183,6 +186,8 @@ class Admission:
     lines: Mapping[int, float] = field(default_factory=dict)
     #: Who was looked at and did not get its files.
     denied: tuple[Denied, ...] = ()
+    #: Whether the files of some could not be compared yet.
+    is_cut: bool = False
     #: Loop → where its files are.
     spaces: Mapping[str, str] = field(default_factory=dict)
 
@@ -209,11 +214,12 @@ def admit(
     locks: Sequence[FileLock] = (),
     now: float = 0.0,
     ageing: float = 0.0,
+    compared: ComparedFiles | None = None,
 ) -> Admission:
     """Give the free slots, and with them files, to the loops' items.
 
     ``lines``: where each priority's line begins; ``locks``: the files that running items have;
-    ``ageing``: see above.
+    ``ageing``: see above; ``compared``: what earlier admissions have found out.
     """
     starts = dict(lines or {})
     waiting = {
@@ -225,7 +231,7 @@ def admit(
         for each in demands
         if each.candidates and each.room > 0
     }
-    files = _Files(demands, locks, now, ageing)
+    files = _Files(demands, locks, now, ageing, compared or ComparedFiles())
     admitted: list[Admitted] = []
     shares: dict[str, float] = {}
     turns = [(_turn(each, now, ageing), each.loop) for each in waiting.values()]
@@ -237,7 +243,8 @@ def admit(
         if files.take(first):
             others = (waiting[loop] for _, loop in sorted(turns))
             other = next((each for each in others if files.are_free(each)), None)
-            admitted.append(_admitted(first, other, turn, now, ageing, alone=not turns))
+            alone = files.nobody_else if turns else "no other loop waits"
+            admitted.append(_admitted(first, other, turn, now, ageing, alone=alone))
             if turn[0] == _BY_SHARE:
                 starts[first.priority] = first.share
             left = _after(first, now)
@@ -250,6 +257,7 @@ def admit(
         shares=shares,
         lines=starts,
         denied=tuple(files.denied),
+        is_cut=files.is_cut,
         spaces={each.loop: each.space for each in demands},
     )
 
@@ -291,13 +299,24 @@ class _Files:
     """Who has which files, while slots are given away."""
 
     def __init__(
-        self, demands: Collection[Demand], locks: Sequence[FileLock], now: float, ageing: float
+        self,
+        demands: Collection[Demand],
+        locks: Sequence[FileLock],
+        now: float,
+        ageing: float,
+        compared: ComparedFiles,
     ) -> None:
-        self._locks = list(locks)
         self.denied: list[Denied] = []
-        #: What holds back those who want the same files, and how much was compared in each space.
-        self._held = dict[tuple[str, tuple[str, ...], str], Conflict]()
-        self._compared = Counter[str]()
+        self.is_cut = False
+        self._jobs = {each.job_id for each in locks}
+        wanting = [each.loop for each in demands if any(item.files for item in each.candidates)]
+        share = max(LEAST_COMPARED, MOST_COMPARED // max(1, len(wanting)))
+        #: How many pairs may still be compared for each loop.
+        self._left = dict.fromkeys(wanting, share)
+        self._held = {each.space: FileIndex(compared) for each in demands}
+        for lock in locks:
+            if lock.space in self._held:
+                self._held[lock.space].add(lock)
         #: Those who have waited for files for too long: nobody takes these before them. Of a loop,
         #: those that could run if they had them.
         reserved = [
@@ -306,55 +325,60 @@ class _Files:
             for each in sorted(demand.candidates, key=lambda each: each.rank)[: max(0, demand.room)]
             if ageing and each.files and now - each.since >= demand.priority * ageing
         ]
-        self._reserved = sorted(reserved, key=lambda each: (each[0], each[1].name))
+        self._reserved = {space: FileIndex(compared) for space in self._held}
+        self._since: dict[str, list[float]] = {space: [] for space in self._held}
+        for since, lock in sorted(reserved, key=lambda each: (each[0], each[1].name)):
+            self._reserved[lock.space].add(lock)
+            self._since[lock.space].append(since)
 
     def are_free(self, demand: Demand) -> bool:
         """Whether a loop's first candidate could have its files."""
-        first = demand.candidates[0]
-        ignores = not first.files or first.order == "ignore_locks"
-        return ignores or self._find(demand, first, _lock_of(demand, first)) is None
+        return self._find(demand, demand.candidates[0]) is None
 
     def take(self, demand: Demand) -> bool:
         """Lock the files of a loop's first candidate: all of them, or none."""
         first = demand.candidates[0]
-        if not first.files:
-            return True
-        lock = _lock_of(demand, first)
-        if first.order != "ignore_locks" and (denied := self._find(demand, first, lock)):
-            self.denied.append(denied)
-            return False
-        self._locks.append(lock)
-        return True
+        match self._find(demand, first):
+            case None:
+                if first.files:
+                    self._held[demand.space].add(_lock_of(demand, first))
+                return True
+            case Denied() as denied:
+                self.denied.append(denied)
+        return False
 
-    def _find(self, demand: Demand, item: WaitingItem, own: FileLock) -> Denied | None:
-        key = (demand.space, item.files, item.job_id)
-        held = self._held.get(key) or self._first_conflict(own, self._locks)
-        is_reserved = held is None
-        if held is not None:
-            self._held[key] = held
-        else:
-            earlier = takewhile(lambda each: each[0] < item.since, self._reserved)
-            held = self._first_conflict(own, (lock for _, lock in earlier))
-        if held is None:
+    @property
+    def nobody_else(self) -> str:
+        """Say why none of the others that wait could go instead."""
+        more = ", or were not compared with all others yet" if self.is_cut else ""
+        return f"all others wait for files{more}"
+
+    def _find(self, demand: Demand, item: WaitingItem) -> Denied | Literal["unknown"] | None:
+        """Return why an item cannot have its files now; None if it can."""
+        if not item.files or item.order == "ignore_locks":
             return None
+        own, left, space = _lock_of(demand, item), self._left[demand.loop], demand.space
+        held = self._held[space]
+        found, count = held.find(own, first=len(held), most=left)
+        # Who has files keeps them while others wait for these.
+        is_reserved = found == "free" and not (item.job_id and item.job_id in self._jobs)
+        if is_reserved:
+            earlier = bisect_left(self._since[space], item.since)
+            found, more = self._reserved[space].find(own, first=earlier, most=left - count)
+            count += more
+        self._left[demand.loop] -= count
+        if found == "free":
+            return None
+        if found == "unknown":
+            self.is_cut = True
+            return "unknown"
         return Denied(
             loop=demand.loop,
             candidate=item,
-            holder=held.lock.name,
-            files=str(held),
+            holder=found.lock.name,
+            files=str(found),
             reserved=is_reserved,
         )
-
-    def _first_conflict(self, own: FileLock, locks: Iterable[FileLock]) -> Conflict | None:
-        for lock in locks:
-            if lock.space != own.space or (lock.item, lock.loop) == (own.item, own.loop):
-                continue
-            self._compared[own.space] += 1 + comparisons(own.files, lock.files)
-            if self._compared[own.space] > MOST_COMPARED:
-                return Conflict(lock=lock, files=(own.files[0], lock.files[0]))
-            if found := find_conflict(own.space, own.files, [lock], job_id=own.job_id):
-                return found
-        return None
 
 
 def _lock_of(demand: Demand, item: WaitingItem) -> FileLock:
@@ -387,7 +411,7 @@ def _admitted(
     now: float,
     ageing: float,
     *,
-    alone: bool,
+    alone: str,
 ) -> Admitted:
     over = f"{other.loop}/{other.candidates[0].item}" if other is not None else ""
     if turn[0] == _BY_ORDER:
@@ -402,9 +426,9 @@ def _admitted(
     return Admitted(loop=first.loop, candidate=first.candidates[0], reason=because, over=over)
 
 
-def _because(first: Demand, other: Demand | None, *, alone: bool) -> str:
+def _because(first: Demand, other: Demand | None, *, alone: str) -> str:
     if other is None:
-        return "no other loop waits" if alone else "all others wait for files"
+        return alone
     mine, theirs = (min(each.priority, each.candidates[0].urgency) for each in (first, other))
     if mine != theirs:
         inherited = " of the loop that waits for it" if mine < first.priority else ""

@@ -7,11 +7,10 @@ from functools import lru_cache
 from itertools import pairwise
 
 from mulligan.policies.loops.spec import ItemSpec
-from mulligan.policies.path_patterns import can_meet
+from mulligan.policies.path_patterns import can_meet, literal_start
 
 #: Comparisons of patterns for one loop. With more, all its items are one group.
 _MOST_COMPARED = 100_000
-_WILDCARDS = "*?"
 
 
 def merge_group(specs: Sequence[ItemSpec], item: str) -> str:
@@ -62,17 +61,9 @@ class _DisjointSets:
 
 def _neighbours(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the pairs of patterns whose texts before the first wildcard do not exclude a file."""
-    known = sorted((_start(each), each) for each in patterns)
+    known = sorted((literal_start(each), each) for each in patterns)
     for place, (start, one) in enumerate(known):
         following = place + 1
         while following < len(known) and known[following][0].startswith(start):
             yield one, known[following][1]
             following += 1
-
-
-def _start(pattern: str) -> str:
-    """Return what every path begins with that a pattern matches."""
-    if "/" not in pattern:
-        return ""
-    body = pattern.lstrip("/")
-    return body[: min((body.find(each) for each in _WILDCARDS if each in body), default=len(body))]

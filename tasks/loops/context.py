@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from mulligan.policies.coordination.file_index import ComparedFiles
 from mulligan.policies.jobs.breaker import Breaker
 from mulligan.policies.jobs.job import RunnerSpec
 from mulligan.policies.loops.spec import LoopConfig
@@ -61,6 +62,8 @@ class LoopContext:
     stuck_rules: Callable[[], Mapping[RuleName, Rule]] = lambda: RULES
     #: Returns the seconds after which a waiting loop is overdue, times its priority: see admission.
     ageing: Callable[[], float] = lambda: 600.0
+    #: Which files of items were compared, so that each plan goes on where the last one stopped.
+    compared: ComparedFiles = field(default_factory=ComparedFiles)
     #: Seconds for which an item without a slot keeps the files that it declares.
     lock_ttl: float = 600.0
     #: Seconds for which the work of attempts is kept after their items have ended.

@@ -112,7 +112,7 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
         runs={each: run for each, run in runs.items() if run is not None},
         planned=snapshot.loop.dirty,
         wake_at=context.ledger.now()
-        if change.withdraw
+        if change.withdraw or admission.is_cut
         else _wake_at(planned, context.ledger.now(), _next_lapse(fleet, admission)),
         ready={each.item: each for each in ready},
         scored=scored(snapshot.loop.spec, ready),
@@ -137,6 +137,7 @@ def _admit(
             locks=fleet.locks,
             now=context.ledger.now(),
             ageing=context.ageing(),
+            compared=context.compared,
         )
         runs = dict(_runs(context, snapshots, admission))
         moved = {

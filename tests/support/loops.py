@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mulligan.console.http.context import ConsoleContext
+from mulligan.policies.coordination.file_index import ComparedFiles
 from mulligan.policies.loops.commands import Verb
 from mulligan.policies.loops.loop import ItemRecord, LoopRecord
 from mulligan.policies.loops.spec import LoopDocument
@@ -56,6 +57,7 @@ class LoopScenario:
     published: list[Publication] = field(default_factory=list)
     #: The workspaces that planners kept from expiring.
     kept: list[str] = field(default_factory=list)
+    compared: ComparedFiles = field(default_factory=ComparedFiles)
 
     @property
     def context(self) -> LoopContext:
@@ -66,6 +68,7 @@ class LoopScenario:
             slots=lambda: self.slots,
             price=lambda _: self.price,
             keep=self.kept.append,
+            compared=self.compared,
             provider=lambda name: self.scenario.ledger.breakers.all().get(name),
         )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from support.ledger_scenario import Scenario
-from support.loops import ADA, LoopScenario, document, item
+from support.loops import ADA, LoopScenario, document, hint, item
 
 from mulligan.policies.coordination.locks import FileLock
+from mulligan.policies.loops import admission
 from mulligan.tasks.coordination import orders
 from mulligan.tasks.coordination.deadlocks import EVENT_RETENTION, run_coordination
 from mulligan.tasks.coordination.view import view_coordination
@@ -94,6 +95,22 @@ def test_an_item_without_a_slot_keeps_its_files_for_a_while(loops: LoopScenario)
     assert loops.admitted() == ["b"]
     assert [*held(loops)] == ["alpha/b"]
     assert [each[1] for each in decisions(loops, "lapsed")] == ["alpha/a"]
+
+
+def test_files_that_could_not_be_compared_in_one_plan_are_in_the_next_ones(
+    loops: LoopScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a limit of two for each plan, and one pattern that costs four with three others."""
+    monkeypatch.setattr(admission, "MOST_COMPARED", 2)
+    monkeypatch.setattr(admission, "LEAST_COMPARED", 2)
+    for name in "ab":
+        loops.create(item(name, touches=[f"**/*/{name}{n}" for n in range(3)]), name=f"loop-{name}")
+    assert loops.admitted("loop-a") == ["a"]
+    for _ in range(2):
+        assert loops.admitted("loop-b") == []
+        assert decisions(loops, "denied") == []
+        assert str(hint("loop-b")) in loops.scenario.swept_entries()
+    assert loops.admitted("loop-b") == ["b"]
 
 
 def test_each_grant_has_a_new_token(loops: LoopScenario) -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from mulligan.policies.coordination.locks import FileLock, find_conflict
 from mulligan.policies.loops.admission import (
-    MOST_COMPARED,
     Demand,
     WaitingItem,
     admit,
@@ -126,24 +125,6 @@ def test_items_whose_files_are_locked_do_not_hold_up_the_others_of_their_loop(lo
     admission = admit([demand], 5, locks=[_lock("other", "x", "one", ["src/a"])])
     assert [each.candidate.item for each in admission.admitted] == ["free"]
     assert len(admission.denied) == locked
-
-
-def test_what_cannot_be_compared_any_more_waits() -> None:
-    """Given patterns that take long to compare, then one admission compares some of them only."""
-
-    def patterns(name: str) -> list[str]:
-        return [f"**/*a*/{name}{n}" for n in range(30)]
-
-    locks = [_lock("other", f"x{n}", "one", patterns(f"x{n}.")) for n in range(60)]
-    items = [WaitingItem(item=f"i{n}", files=tuple(patterns(f"i{n}."))) for n in range(5)]
-    elsewhere = Demand(loop="beta", space="two", candidates=[replace(items[4], item="other")])
-    demands = [Demand(loop="alpha", space="one", room=5, candidates=items[:4]), elsewhere]
-    admission = admit(demands, 9, locks=locks)
-    admitted = [each.name for each in admission.admitted]
-    assert admitted == ["alpha/i0", "beta/other"]
-    assert MOST_COMPARED < 2 * 60 * 30 * 30
-    admission = admit(demands, 9, locks=locks[:10])
-    assert len(admission.admitted) == 5
 
 
 def test_no_more_items_begin_than_may_have_begun() -> None:

@@ -119,3 +119,16 @@ def test_an_item_that_goes_on_has_its_own_files() -> None:
     lock = FileLock(job_id="j", loop="a", item="x", space="repo", files=("one.py",))
     x = waits("x", files=("one.py",), job_id="j")
     assert names(decide(demand("a", x), locks=(lock,))) == ["a/x"]
+
+
+def test_an_item_that_has_its_files_goes_before_those_that_wait_for_them() -> None:
+    """Given one that gave its slot back for a provider, and an overdue one that wants its file."""
+    mine = FileLock(
+        job_id="j", loop="b", item="y", space="repo", files=("one.py",), expires=NOW + 600
+    )
+    x, y = waits("x", 90, files=("one.py",)), waits("y", files=("one.py",), job_id="j")
+    found = decide(demand("a", x), demand("b", y), slots=2, locks=(mine,))
+    assert names(found) == ["b/y"]
+    assert [(each.name, each.holder) for each in found.denied] == [("a/x", "b/y")]
+    lapsed = decide(demand("a", x), demand("b", y), slots=2)
+    assert names(lapsed) == ["a/x"]
