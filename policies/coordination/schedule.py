@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import islice
 from typing import TypedDict
 
@@ -42,13 +42,22 @@ def ready_items(
     ]
 
 
-def scored(spec: str, ready: Sequence[WaitingItem]) -> str:
-    """Return what the order of ready items depends on, besides when they became ready.
+def urgent_items(snapshot: LoopSnapshot, weights: Mapping[str, Weight]) -> dict[str, int]:
+    """Return the items that other loops wait for and that wait for a slot, or may later."""
+    return {
+        item: weight.urgency
+        for item, weight in weights.items()
+        if weight.urgency < LEAST_URGENT and snapshot.record(item).state in ("ready", "running")
+    }
+
+
+def scored(spec: str, urgent: Mapping[str, int]) -> str:
+    """Return what the order of items depends on, besides since when they wait.
 
     ``spec``: the address of all items. If it has changed, those that are ready are sorted again.
     """
-    urgent = [f"{each.item}={each.urgency}" for each in ready if each.urgency < LEAST_URGENT]
-    return hashlib.sha256(" ".join((spec, *urgent)).encode()).hexdigest()[:16]
+    text = " ".join((spec, *(f"{item}={urgency}" for item, urgency in urgent.items())))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 #: Items of which one plan says that they wait for files.

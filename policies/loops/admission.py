@@ -54,10 +54,10 @@ class WaitingItem:
     order: OrderWord | None = None
 
     @property
-    def rank(self) -> tuple[bool, bool, int, int, float, str]:
+    def rank(self) -> tuple[bool, int, bool, int, float, str]:
         since = self.since - self.head_start
         first, begun = self.order == "first", bool(self.job_id)
-        return (not first, not begun, self.urgency, self.priority, since, self.item)
+        return (not first, self.urgency, not begun, self.priority, since, self.item)
 
 
 @dataclass(frozen=True, kw_only=True)

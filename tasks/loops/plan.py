@@ -6,13 +6,19 @@ harmless: the write is a compare-and-swap, and what it would repeat has happened
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from mulligan.policies.coordination.critical_path import asks_of, weigh_items
-from mulligan.policies.coordination.schedule import describe_admission, ready_items, scored
+from mulligan.policies.coordination.schedule import (
+    describe_admission,
+    ready_items,
+    scored,
+    urgent_items,
+)
 from mulligan.policies.loops.admission import (
+    LEAST_URGENT,
     SPARE_OF_OWN,
     Admission,
     Admitted,
@@ -98,9 +104,10 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
     planned = replace(snapshot, items={**snapshot.items, **change.items})
     weights = weigh_items(planned, fleet.waiting)
     ready = ready_items(planned, weights, context.ageing())
+    urgent = urgent_items(planned, weights)
     demands = [
         *(each for each in fleet.demands if each.loop != snapshot.loop.name),
-        *_own_demand(reading, change, ready),
+        *_own_demand(reading, change, ready, urgent),
     ]
     admits = len(fleet.live) < (context.slots() if fleet.slots is None else fleet.slots)
     # What waits for an event that is withdrawn must not begin with this write.
@@ -115,7 +122,8 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
         if change.withdraw or admission.is_cut
         else _wake_at(planned, context.ledger.now(), _next_lapse(fleet, admission)),
         ready={each.item: each for each in ready},
-        scored=scored(snapshot.loop.spec, ready),
+        urgent=urgent,
+        scored=scored(snapshot.loop.spec, urgent),
         asks=asks_of(planned, weights),
         overlooked=overlooked(fleet.demands, admission, context.ageing()) if admits else (),
         **describe_admission(admission, fleet.denied),
@@ -160,7 +168,10 @@ def _keep_workspaces(context: LoopContext, snapshot: LoopSnapshot) -> None:
 
 
 def _own_demand(
-    reading: LoopReading, change: LoopChange, ready: Sequence[WaitingItem]
+    reading: LoopReading,
+    change: LoopChange,
+    ready: Sequence[WaitingItem],
+    urgent: Mapping[str, int],
 ) -> Iterator[Demand]:
     """Yield what the loop asks for after its plan, if it may ask."""
     snapshot, fleet = reading.snapshot, reading.fleet
@@ -178,7 +189,11 @@ def _own_demand(
         live=live,
         begun=snapshot.count("running"),
         affordable=reading.budget.room(len(live)),
-        waiting=[each for each in known.candidates if each.job_id] if known else [],
+        waiting=[
+            replace(each, urgency=urgent.get(each.item, LEAST_URGENT))
+            for each in (known.candidates if known else ())
+            if each.job_id
+        ],
         ready=ready,
         space=loop.space,
         admitted_at=loop.admitted_at,

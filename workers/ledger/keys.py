@@ -53,6 +53,7 @@ mulligan:{p00}:loops:decisions         hash    number → a decision as JSON, ca
 mulligan:{p00}:loop:<name>             hash    one loop: configuration, state, incidents
 mulligan:{p00}:loop:<name>:items       hash    item → `state|since|runs|job|reason`
 mulligan:{p00}:loop:<name>:ready       zset    items that wait for a slot, the next one first
+mulligan:{p00}:loop:<name>:urgent      hash    item → the priority of a loop that waits for it
 mulligan:{p00}:loop:<name>:spec        string  the items as JSON; no script reads it
 mulligan:{p00}:loop:<name>:limits      hash    the limits that its attempts share
 mulligan:{p00}:loop:<name>:spent       hash    what it used, and which warnings were given

@@ -158,6 +158,7 @@ class LoopSteps(AcceptSteps):
         if rescored:
             changes[name]["fields"]["scored"] = write.scored
             places = {spec.id: place for place, spec in enumerate(snapshot.specs)}
+            changes[name]["urgent"] = dict(write.urgent)
             changes[name]["ready"] = {
                 item: loop_rows.ready_score(each, places[item])
                 for item, each in write.ready.items()

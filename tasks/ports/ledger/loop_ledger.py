@@ -122,8 +122,10 @@ class LoopWrite:
     decisions: Sequence[Decision] = ()
     #: Why items were denied files, as `loop/item` → why.
     denied: Mapping[str, str] = field(default_factory=dict)
-    #: The items that are ready, as they are sorted; and what their order comes from.
+    #: The items that are ready, as they are sorted; how urgent items are that others wait for, also
+    #: those that have begun; and what their order comes from.
     ready: Mapping[str, WaitingItem] = field(default_factory=dict)
+    urgent: Mapping[str, int] = field(default_factory=dict)
     scored: str = ""
     #: What the loop waits for outside of it → with which priority. None: as before.
     asks: Mapping[str, int] | None = None

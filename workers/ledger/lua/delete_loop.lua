@@ -33,7 +33,7 @@ for _, name in ipairs(redis.call('HKEYS', P .. 'loops:events')) do
 end
 write_outer(R.loop, '', false)
 for _, part in ipairs({ 'items', 'limits', 'spent', 'reserved', 'ready', 'begun', 'log', 'spec', 'heals', 'emitted',
-  'orders', 'files', 'seen' }) do
+  'orders', 'files', 'seen', 'urgent' }) do
   redis.call('DEL', loop_key(R.loop, part))
 end
 redis.call('HINCRBY', key, 'version', 1)

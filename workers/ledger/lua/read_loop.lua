@@ -63,13 +63,27 @@ local function waiting_loops(tenant)
   return found
 end
 
--- What has begun and waits for a slot, the next one first.
-local function waiting_items(loop, most)
+-- What has begun and waits for a slot: its job, its item, since when, and how urgent others wait for it.
+local function waiting_items(loop)
   local found = {}
-  for i, entry in ipairs(redis.call('ZRANGE', parked_key('slot:' .. loop), 0, most - 1)) do
+  for i, entry in ipairs(redis.call('ZRANGE', parked_key('slot:' .. loop), 0, -1)) do
     local _, id = parse_entry(entry)
     local job = redis.call('HMGET', job_key(id), 'item', 'parked_at')
-    found[i] = { id, job[1] or '', job[2] or '0' }
+    local urgency = job[1] and redis.call('HGET', loop_key(loop, 'urgent'), job[1])
+    found[i] = { id, job[1] or '', job[2] or '0', urgency or '' }
+  end
+  return found
+end
+
+-- What waits for its first slot, the next one first, with its scores; and what a person lets go first.
+local function ready_items(loop, most)
+  local found = redis.call('ZRANGE', loop_key(loop, 'ready'), 0, most - 1, 'WITHSCORES')
+  local listed, orders = {}, redis.call('HGETALL', loop_key(loop, 'orders'))
+  for i = 1, #orders > 0 and #found or 0, 2 do listed[found[i]] = true end
+  for i = 1, #orders, 2 do
+    local score = not listed[orders[i]] and string.find(orders[i + 1], '"first"', 1, true)
+      and redis.call('ZSCORE', loop_key(loop, 'ready'), orders[i])
+    if score then found[#found + 1], found[#found + 2] = orders[i], score end
   end
   return found
 end
@@ -83,8 +97,7 @@ for i, loop in ipairs(active) do
     'space', 'admitted_at')
   -- No more of them can get a slot, but for those whose files are locked or that a person holds.
   local most = math.min(R.most, tonumber(found[4] or '1') + SPARE)
-  local ready = redis.call('ZRANGE', loop_key(loop, 'ready'), 0, most - 1, 'WITHSCORES')
-  local waiting, items = waiting_items(loop, most), {}
+  local ready, waiting, items = ready_items(loop, most), waiting_items(loop), {}
   for j = 1, #ready, 2 do items[#items + 1] = ready[j] end
   for _, each in ipairs(waiting) do items[#items + 1] = each[2] end
   local more = redis.call('ZCARD', loop_key(loop, 'ready')) - #ready / 2

@@ -96,6 +96,10 @@ local function coordinate(loop, change, tenant)
   end
   if given(change.files) then write_files(loop, change.files) end
   if given(change.outer) then write_outer(loop, change.outer, change.emits) end
+  if given(change.urgent) then
+    redis.call('DEL', loop_key(loop, 'urgent'))
+    for item, urgency in pairs(change.urgent) do redis.call('HSET', loop_key(loop, 'urgent'), item, urgency) end
+  end
   for item, score in pairs(change.ready) do
     if redis.call('ZSCORE', loop_key(loop, 'ready'), item) then
       redis.call('ZADD', loop_key(loop, 'ready'), score, item)

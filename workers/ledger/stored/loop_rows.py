@@ -313,9 +313,14 @@ def _demand(answer: Sequence[Any], live: Sequence[LiveItem], now: float) -> Dema
         affordable=read_budget(*budget, now=now).room(len(running)),
         waiting=[
             details[item].described(
-                WaitingItem(item=item, since=float(since or 0) / 1000, job_id=job_id)
+                WaitingItem(
+                    item=item,
+                    since=float(since or 0) / 1000,
+                    job_id=job_id,
+                    urgency=int(urgency or LEAST_URGENT),
+                )
             )
-            for job_id, item, since in waiting
+            for job_id, item, since, urgency in waiting
         ],
         ready=[
             details[item].described(_ready_item(item, float(score), details[item]))
