@@ -130,6 +130,8 @@ class LoopRecord:
     admitted_at: float = 0.0
     #: Where its files are: see coordination/locks.py.
     space: str = ""
+    #: The address of the items whose files the ledger has noted.
+    declared: str = ""
     #: What the order of its ready items came from when they were sorted.
     scored: str = ""
     #: What it waits for outside of it → with which priority.

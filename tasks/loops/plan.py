@@ -6,11 +6,13 @@ harmless: the write is a compare-and-swap, and what it would repeat has happened
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from mulligan.policies.coordination.critical_path import asks_of, weigh_items
+from mulligan.policies.coordination.locks import lock_space
 from mulligan.policies.coordination.schedule import (
     describe_admission,
     ready_items,
@@ -31,16 +33,19 @@ from mulligan.policies.loops.admission import (
 from mulligan.policies.loops.budget import breaches
 from mulligan.policies.loops.heal_record import MOST_HEALS
 from mulligan.policies.loops.healing import advice_of, healed_run, next_due, runner_of
-from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
+from mulligan.policies.loops.loop import LoopChange, LoopRecord, LoopSnapshot
 from mulligan.policies.loops.merge_groups import merge_group
 from mulligan.policies.loops.plan import plan_loop
 from mulligan.policies.loops.regression_run import regression_run
 from mulligan.policies.loops.spec import item_job
 from mulligan.tasks.loops.caps import current_caps
+from mulligan.tasks.loops.change import repository_identity
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.heal import heal_loop
+from mulligan.tasks.ports.errors import BadInput, DamagedRecord, RepositoryUnavailable
 from mulligan.tasks.ports.ledger import ItemRun, LoopFleet, LoopReading, LoopWrite, Written
 
+log = logging.getLogger(__name__)
 #: Tries of one hint while others write. The hint stays, so that nothing is forgotten.
 _TRIES = 10
 _HOUR = 3600.0
@@ -63,13 +68,18 @@ def run_plan(context: LoopContext, name: str, *, before: Collection[str] = ()) -
     ``before``: loops that were planned for it already.
     """
     tries = healed = 0
-    planned = {name, *before}
+    planned, declared = {name, *before}, set[str]()
     while tries < _TRIES and healed <= MOST_HEALS:
         reading = context.ledger.read_loop(name)
         if reading is None:
             return Planned(loop=name, result="gone")
         context.step("loop_read", name)
         _keep_workspaces(context, reading.snapshot)
+        if undeclared := [each for each in reading.fleet.undeclared if each not in declared]:
+            for each in undeclared:
+                declared.add(each)
+                _declare(context, each)
+            continue
         if heal_loop(context, reading):
             healed += 1
             continue
@@ -89,6 +99,29 @@ def run_plan(context: LoopContext, name: str, *, before: Collection[str] = ()) -
         if written == "gone":
             return Planned(loop=name, result="gone")
     return Planned(loop=name, result="contended")
+
+
+def _declare(context: LoopContext, name: str) -> None:
+    """Note the files of a loop whose items an earlier release wrote, before any gets a slot."""
+    try:
+        for _ in range(_TRIES):
+            reading = context.ledger.read_loop(name)
+            if reading is None:
+                return
+            loop = reading.snapshot.loop
+            space = loop.space or lock_space(_repository_of(context, loop), loop.tenant)
+            write = LoopWrite(reading=reading, change=LoopChange(), space=space)
+            if context.ledger.write_loop(write) != "stale":
+                return
+    except DamagedRecord:
+        log.exception("The files of the loop %s cannot be noted: it gets no slots", name)
+
+
+def _repository_of(context: LoopContext, loop: LoopRecord) -> str | None:
+    try:
+        return repository_identity(context, loop.config)
+    except (BadInput, RepositoryUnavailable):  # no attempt of its items can begin here either
+        return loop.config.repo
 
 
 def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:

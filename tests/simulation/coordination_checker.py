@@ -228,7 +228,7 @@ class CoordinationChecker:
         for loop in self._client.smembers(f"{self._prefix}loops:active"):
             row = self.loops.row(loop)
             concurrency, begun = (
-                int(row["concurrency"]),
+                abs(int(row["concurrency"])),
                 self._client.scard(self._part(loop, "begun")),
             )
             limited = self._client.hlen(self._part(loop, "limits")) > 1

@@ -20,7 +20,7 @@ from mulligan.policies.regressions.record import RegressionLog
 from mulligan.tasks.ports.ledger import Entry, JobView
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.stored.amounts import read_amounts
-from mulligan.workers.ledger.stored.loop_rows import read_specs
+from mulligan.workers.ledger.stored.loop_rows import NEEDS_SCHEMA_6, read_specs
 from simulation.coordination_checker import CoordinationChecker
 from simulation.scheduler import Process
 
@@ -219,7 +219,7 @@ class LoopChecker:
             self._violated(f"{len(live)} items have one of {most} slots")
         for loop in self.specs:
             own = {job for job in live if self.jobs[job][0] == loop}
-            most = int(self.row(loop).get("concurrency", 0)) if own & new else 0
+            most = abs(int(self.row(loop).get("concurrency", 0))) if own & new else 0
             if own & new and len(own) > most:
                 self._violated(f"{len(own)} items of {loop} run at once, not {most}")
         for job in self._occupied() - live:
@@ -251,7 +251,7 @@ class LoopChecker:
         for loop in client.smembers(f"{self.prefix}loops:active"):
             own = sum(self.jobs[job][0] == loop for job in live)
             limited = client.hlen(self._part(loop, "limits")) > 1  # the budget may have no room
-            concurrency = int(self.row(loop)["concurrency"])
+            concurrency = abs(int(self.row(loop)["concurrency"]))
             # Those that wait for a provider have no slot, but count as begun.
             limited = limited or client.scard(self._part(loop, "begun")) >= most_begun(concurrency)
             if own < concurrency and not limited:
@@ -485,7 +485,7 @@ class LoopChecker:
         return row
 
     def config(self, loop: str) -> dict[str, Any]:
-        config: dict[str, Any] = json.loads(self.row(loop)["config"])
+        config: dict[str, Any] = json.loads(self.row(loop)["config"].removeprefix(NEEDS_SCHEMA_6))
         return config
 
     def running(self, loop: str) -> str:

@@ -72,7 +72,7 @@ class LoopSteps(AcceptSteps):
         config = document.loop
         belongs = {"tenant": tenant, **({"owner": owner} if owner else {})}
         own = {"spec": address, "space": space, "draft": draft}
-        fields = {**loop_rows.config_fields(config), **own, **belongs}
+        fields = {**loop_rows.config_fields(config, document.items), **own, **belongs}
         answer = self.calls.one(
             "create_loop",
             self._loops_prefix,
@@ -93,9 +93,7 @@ class LoopSteps(AcceptSteps):
                 for item in document.items
             },
             spec=spec,
-            files=loop_rows.files_of(document.items),
-            outer=loop_rows.outer_lines(document.items),
-            emits=any(item.emits for item in document.items),
+            declared=loop_rows.declared_files(document.items, address),
             most=MOST_LOOPS,
             most_of_tenant=MOST_OF_TENANT,
             by=by,
@@ -150,8 +148,11 @@ class LoopSteps(AcceptSteps):
         rescored = write.scored != "" and write.scored != loop.scored
         asks_anew = write.asks is not None and write.asks != loop.asks
         changes = {}
-        if not write.change.empty or rescored or asks_anew:
+        if not write.change.empty or rescored or asks_anew or write.space:
             changes[name] = self._change(snapshot, write.change, write.ready)
+        if write.space:
+            changes[name]["fields"]["space"] = write.space
+            changes[name]["declared"] = loop_rows.declared_files(snapshot.specs, loop.spec)
         if asks_anew:
             changes[name]["fields"]["asks"] = json.dumps(write.asks)
             changes[name]["asked"] = sorted({*(write.asks or ()), *loop.asks})
@@ -321,16 +322,15 @@ class LoopSteps(AcceptSteps):
             request["regressions"] = loop_rows.regression_events(
                 change.regressions.changes_from(snapshot.loop.regressions)
             )
-        if change.config is not None:
-            fields |= loop_rows.config_fields(change.config)
+        if change.config is not None or change.specs is not None:
+            config = change.config or snapshot.config
+            fields |= loop_rows.config_fields(config, change.specs or snapshot.specs)
         if change.caps is not None:
             budget = (change.config or snapshot.config).budget
             request["limits"] = loop_rows.limit_fields(budget, change.caps)
         if change.specs is not None:
             request["spec"], fields["spec"] = self._packed(change.specs)
-            request["files"] = loop_rows.files_of(change.specs)
-            request["outer"] = loop_rows.outer_lines(change.specs)
-            request["emits"] = any(spec.emits for spec in change.specs)
+            request["declared"] = loop_rows.declared_files(change.specs, fields["spec"])
         return {**request, "fields": fields}
 
     def _coordination(self, snapshot: LoopSnapshot, change: LoopChange) -> dict[str, Any]:

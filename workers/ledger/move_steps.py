@@ -243,7 +243,7 @@ class MoveSteps(LoopSteps):
         }
         fields = {
             **shifted(records["loop"], LOOP, delay),
-            **loop_rows.config_fields(config),
+            **loop_rows.config_fields(config, arrival.specs),
             **{"spec": address, "space": arrival.space, "tenant": tenant, "owner": owner},
         }
         return {
@@ -264,12 +264,10 @@ class MoveSteps(LoopSteps):
             "heals": {str(json.loads(text)["number"]): text for text in records["heals"]},
             "log": records["log"],
             "spec": spec,
-            "files": loop_rows.files_of(arrival.specs),
+            "declared": loop_rows.declared_files(arrival.specs, address),
             "seen": {
                 item: loop_rows.stored_files(files) for item, files in records["seen"].items()
             },
-            "outer": loop_rows.outer_lines(arrival.specs),
-            "emits": any(each.emits for each in arrival.specs),
         }
 
     def _arriving(

@@ -62,6 +62,8 @@ class LoopFleet:
     waiting: Sequence[WaitingLoop] = ()
     #: Items that were denied files, as `loop/item` → why.
     denied: Mapping[str, str] = field(default_factory=dict)
+    #: Loops whose items an earlier release wrote: their files must be noted before they get slots.
+    undeclared: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +142,8 @@ class LoopWrite:
     caller: Requester = field(default_factory=lambda: Requester(by="planner"))
     #: Seconds for which an item keeps its files without a slot.
     lock_ttl: float = 600.0
+    #: Where the loop's files are, if those of its items were not noted: an earlier release made it.
+    space: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

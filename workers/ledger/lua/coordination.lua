@@ -86,9 +86,34 @@ local function keep_files(id)
   redis.call('HSET', P .. 'loops:locks', id, cjson.encode(lock))
 end
 
+-- Returns what an item declares and was seen to change.
+local function files_of_item(loop, item)
+  local declared = redis.call('HGET', loop_key(loop, 'files'), item)
+  local files, seen = declared and cjson.decode(declared) or {}, redis.call('HGET', loop_key(loop, 'seen'), item)
+  for _, each in ipairs(seen and cjson.decode(seen) or {}) do files[#files + 1] = each end
+  return files
+end
+
+-- An item to which an earlier release gave its slot has its files, too, even if others have them.
+local function lock_as_live(id)
+  local job = redis.call('HMGET', job_key(id), 'of_loop', 'item')
+  local space = job[1] and redis.call('HGET', loop_key(job[1]), 'space')
+  local files = space and files_of_item(job[1], job[2])
+  if not files or #files == 0 then return nil end
+  local text = cjson.encode({ loop = job[1], item = job[2], space = space, files = files, token = 'of ' .. id,
+    since = NOW / 1000, ttl = 600000 })
+  redis.call('HSET', P .. 'loops:locks', id, text)
+  return text
+end
+
 -- Returns the locks on files as JSON, by job. One whose job has ended, or that has expired, is gone.
 local function held_locks()
-  local found, all = {}, redis.call('HGETALL', P .. 'loops:locks')
+  local found, all, locked = {}, redis.call('HGETALL', P .. 'loops:locks'), {}
+  for i = 1, #all, 2 do locked[all[i]] = true end
+  for _, id in ipairs(redis.call('ZRANGE', P .. 'loops:live', 0, -1)) do
+    local text = not locked[id] and lock_as_live(id)
+    if text then all[#all + 1], all[#all + 2] = id, text end
+  end
   for i = 1, #all, 2 do
     local id, lock = all[i], cjson.decode(all[i + 1])
     local state = redis.call('HGET', job_key(id), 'state')
@@ -106,12 +131,6 @@ local function held_locks()
   return found
 end
 
--- The files that items declare, by item as JSON; and what they wait for outside their loop, in lines.
-local function write_files(loop, files)
-  redis.call('DEL', loop_key(loop, 'files'))
-  for item, patterns in pairs(files) do redis.call('HSET', loop_key(loop, 'files'), item, patterns) end
-end
-
 local function write_outer(loop, outer, emits)
   local before = redis.call('HMGET', loop_key(loop), 'outer', 'tenant')
   for wait in string.gmatch(before[1] or '', '[^\n]+') do
@@ -120,4 +139,13 @@ local function write_outer(loop, outer, emits)
   for wait in string.gmatch(outer, '[^\n]+') do redis.call('SADD', waiters_key(before[2] or '', wait), loop) end
   redis.call('HSET', loop_key(loop), 'outer', outer)
   redis.call(outer == '' and not emits and 'SREM' or 'SADD', P .. 'loops:coupled', loop)
+end
+
+-- Notes what items say about others: their files, by item as JSON, what they wait for outside their loop,
+-- in lines, and whether they give events off. `address`: of the items.
+local function declare(loop, declared)
+  redis.call('DEL', loop_key(loop, 'files'))
+  for item, patterns in pairs(declared.files) do redis.call('HSET', loop_key(loop, 'files'), item, patterns) end
+  write_outer(loop, declared.outer, declared.emits)
+  redis.call('HSET', loop_key(loop), 'declared', declared.address)
 end

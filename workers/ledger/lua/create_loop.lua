@@ -9,11 +9,10 @@ for field, value in pairs(R.fields) do redis.call('HSET', key, field, value) end
 for name, limit in pairs(R.limits) do redis.call('HSET', loop_key(R.loop, 'limits'), name, limit) end
 for item, record in pairs(R.items) do write_item(R.loop, item, record) end
 redis.call('SET', loop_key(R.loop, 'spec'), R.spec)
-write_files(R.loop, R.files)
 redis.call('ZADD', P .. 'loops', NOW, R.loop)
 redis.call('SETNX', P .. 'loops:epoch', '0') -- there has been a loop: see alerts.lua
 note_in_log(R.loop, 'created', R.by)
 loop_event(R.loop, { state = 'created', by = R.by })
-write_outer(R.loop, R.outer, R.emits)
+declare(R.loop, R.declared)
 touch_loop(R.loop)
 return { 'created', table.concat(RELEASED, '\n') }

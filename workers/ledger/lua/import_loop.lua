@@ -45,7 +45,6 @@ for item, score in pairs(R.ready) do redis.call('ZADD', loop_key(R.loop, 'ready'
 for number, heal in pairs(R.heals) do redis.call('HSET', loop_key(R.loop, 'heals'), number, heal) end
 for _, line in ipairs(R.log) do redis.call('RPUSH', loop_key(R.loop, 'log'), line) end
 redis.call('SET', loop_key(R.loop, 'spec'), R.spec)
-write_files(R.loop, R.files)
 for item, files in pairs(R.seen) do redis.call('HSET', loop_key(R.loop, 'seen'), item, files) end
 redis.call('ZADD', P .. 'loops', NOW, R.loop)
 redis.call('SETNX', P .. 'loops:epoch', '0') -- there has been a loop: see alerts.lua
@@ -101,6 +100,6 @@ for _, job in ipairs(R.jobs) do arrive(job) end
 
 note_in_log(R.loop, 'imported', R.by)
 loop_event(R.loop, { state = R.fields.state, reason = R.fields.reason, by = R.by })
-write_outer(R.loop, R.outer, R.emits)
+declare(R.loop, R.declared)
 touch_loop(R.loop)
 return { 'written', table.concat(RELEASED, '\n') }

@@ -18,6 +18,13 @@ if #answer[1] == 0 then return answer end
 answer[2] = fields_of('items')
 answer[3], answer[4], answer[5] = fields_of('limits'), fields_of('spent'), fields_of('reserved')
 
+local function names_of(set)
+  local names = {}
+  for name in pairs(set) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
 -- What some items have in parts of their loop; empty where nothing is.
 local function of_items(loop, part, items)
   if #items == 0 then return {} end
@@ -88,29 +95,42 @@ local function ready_items(loop, most)
   return found
 end
 local SPARE = 20
-local demands = {}
+local demands, undeclared = {}, {}
 local active = redis.call('SMEMBERS', P .. 'loops:active')
 -- A plan may resume the loop itself.
 if redis.call('SISMEMBER', P .. 'loops:active', R.loop) == 0 then active[#active + 1] = R.loop end
-for i, loop in ipairs(active) do
-  local found = redis.call('HMGET', loop_key(loop), 'priority', 'weight', 'share', 'concurrency', 'version',
-    'space', 'admitted_at')
+-- Whether the files of a loop's items were noted. They were not if an earlier release wrote the items.
+local function is_declared(loop)
+  local found = redis.call('HMGET', loop_key(loop), 'spec', 'declared')
+  if found[1] ~= found[2] then undeclared[loop] = true end
+  return found[1] == found[2]
+end
+
+-- Adds what a loop asks for.
+local function ask(loop, found)
   -- No more of them can get a slot, but for those whose files are locked or that a person holds.
-  local most = math.min(R.most, tonumber(found[4] or '1') + SPARE)
+  local most = math.min(R.most, math.abs(tonumber(found[4] or '1')) + SPARE)
   local ready, waiting, items = ready_items(loop, most), waiting_items(loop), {}
   for j = 1, #ready, 2 do items[#items + 1] = ready[j] end
   for _, each in ipairs(waiting) do items[#items + 1] = each[2] end
   local more = redis.call('ZCARD', loop_key(loop, 'ready')) - #ready / 2
-  demands[i] = { loop, found[1], found[2], found[3], found[4], found[5], ready,
+  demands[#demands + 1] = { loop, found[1], found[2], found[3], found[4], found[5], ready,
     redis.call('HGETALL', loop_key(loop, 'limits')), redis.call('HGETALL', loop_key(loop, 'spent')),
     redis.call('HGETALL', loop_key(loop, 'reserved')), waiting, redis.call('SCARD', loop_key(loop, 'begun')),
     found[6] or '', found[7] or '', more, items, of_items(loop, 'items', items),
     of_items(loop, 'files', items), of_items(loop, 'seen', items), of_items(loop, 'orders', items) }
 end
+for _, loop in ipairs(active) do
+  local found = redis.call('HMGET', loop_key(loop), 'priority', 'weight', 'share', 'concurrency', 'version',
+    'space', 'admitted_at')
+  if is_declared(loop) then ask(loop, found) end
+end
+local live = live_items()
+for _, each in ipairs(live) do is_declared(each[2]) end
 answer[6] = { redis.call('GET', P .. 'loops:epoch') or '0', redis.call('GET', P .. 'loops:slots') or '',
-  redis.call('HGETALL', P .. 'loops:lines'), live_items(), demands, held_locks(),
+  redis.call('HGETALL', P .. 'loops:lines'), live, demands, held_locks(),
   waiting_loops(redis.call('HGET', loop_key(R.loop), 'tenant') or ''),
-  redis.call('HGETALL', P .. 'loops:denied') }
+  redis.call('HGETALL', P .. 'loops:denied'), names_of(undeclared) }
 answer[7] = redis.call('HVALS', loop_key(R.loop, 'heals'))
 answer[8] = { outer_states(R.loop), fields_of('emitted'), fields_of('orders'), fields_of('seen') }
 return answer

@@ -94,8 +94,7 @@ local function coordinate(loop, change, tenant)
       redis.call('HDEL', P .. 'loops:locks', record.job)
     end
   end
-  if given(change.files) then write_files(loop, change.files) end
-  if given(change.outer) then write_outer(loop, change.outer, change.emits) end
+  if given(change.declared) then declare(loop, change.declared) end
   if given(change.urgent) then
     redis.call('DEL', loop_key(loop, 'urgent'))
     for item, urgency in pairs(change.urgent) do redis.call('HSET', loop_key(loop, 'urgent'), item, urgency) end

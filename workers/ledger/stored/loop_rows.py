@@ -36,13 +36,42 @@ _RANKS = 1e13
 _DAY = 86400.0
 
 
-def config_fields(config: LoopConfig) -> dict[str, Any]:
+#: What the configuration of a loop begins with that releases before schema 6 must leave alone: they
+#: cannot read its items. They show no such loop, and with a negative concurrency they give it no
+#: slot. So they can plan all others.
+NEEDS_SCHEMA_6 = "needs schema 6: "
+
+
+def config_fields(config: LoopConfig, specs: Sequence[ItemSpec]) -> dict[str, Any]:
     """Return the configuration, and those of its values that scripts read."""
+    text = config.model_dump_json(exclude_defaults=True, exclude={"specs"})
+    is_new = config.regressions is not True or any(spec.emits or spec.outer_waits for spec in specs)
     return {
-        "config": config.model_dump_json(exclude_defaults=True, exclude={"specs"}),
+        "config": NEEDS_SCHEMA_6 + text if is_new else text,
         "priority": config.priority,
         "weight": config.weight,
-        "concurrency": config.concurrency,
+        "concurrency": -config.concurrency if is_new else config.concurrency,
+    }
+
+
+def read_config(text: str) -> LoopConfig:
+    return LoopConfig.model_validate_json(text.removeprefix(NEEDS_SCHEMA_6))
+
+
+def declared_files(specs: Sequence[ItemSpec], address: str) -> dict[str, Any]:
+    """Return what scripts know of the items beside their states.
+
+    ``address``: of the specs. An earlier release writes specs without this.
+    """
+    usable = {
+        spec.id: [each for each in spec.touches if not pattern_problem(each)] for spec in specs
+    }
+    waits = dict.fromkeys(each for spec in specs for each in spec.outer_waits)
+    return {
+        "files": {item: _as_text(files) for item, files in usable.items() if files},
+        "outer": "\n".join(waits),
+        "emits": any(spec.emits for spec in specs),
+        "address": address,
     }
 
 
@@ -59,19 +88,6 @@ def ready_score(item: WaitingItem, place: int) -> float:
     """
     rank = item.urgency * 10 + item.priority
     return rank * _RANKS + (item.since - item.head_start) * 1000 + place
-
-
-def outer_lines(specs: Sequence[ItemSpec]) -> str:
-    """Return what items wait for outside their loop, each once in a line."""
-    return "\n".join(dict.fromkeys(each for spec in specs for each in spec.outer_waits))
-
-
-def files_of(specs: Sequence[ItemSpec]) -> dict[str, str]:
-    """Return the files that items declare, as the ledger stores them."""
-    usable = {
-        spec.id: [each for each in spec.touches if not pattern_problem(each)] for spec in specs
-    }
-    return {item: _as_text(files) for item, files in usable.items() if files}
 
 
 def _as_text(values: Sequence[str]) -> str:
@@ -148,7 +164,7 @@ def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
     paused_by: Any = row.get("paused_by", "")
     return LoopRecord(
         name=name,
-        config=LoopConfig.model_validate_json(row["config"]),
+        config=read_config(row["config"]),
         state=state,
         since=_seconds(row, "since") or 0.0,
         reason=row.get("reason", ""),
@@ -167,7 +183,8 @@ def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
         planned_at=_seconds(row, "planned_at"),
         share=float(row.get("share", 0)),
         admitted_at=_seconds(row, "admitted_at") or 0.0,
-        space=row.get("space") or f"loop:{name}",
+        space=row.get("space", ""),
+        declared=row.get("declared", ""),
         scored=row.get("scored", ""),
         asks=json.loads(row.get("asks") or "{}"),
         rollback=row.get("rollback", ""),
@@ -279,7 +296,7 @@ def _read_progress(text: str) -> AgentProgress | None:
 
 def read_fleet(answer: Sequence[Any], *, now: float, lease: float) -> LoopFleet:
     """Read the part of the answer of `read_loop` that is about all loops."""
-    epoch, slots, lines, live, demands, locks, waiting, denied = answer
+    epoch, slots, lines, live, demands, locks, waiting, denied, undeclared = answer
     items = [live_item(each, lease) for each in live]
     return LoopFleet(
         slots=int(slots) if slots else None,
@@ -294,6 +311,7 @@ def read_fleet(answer: Sequence[Any], *, now: float, lease: float) -> LoopFleet:
             for loop, tenant, text in waiting
         ],
         denied=rows.fields(denied),
+        undeclared=tuple(undeclared),
     )
 
 
@@ -307,7 +325,7 @@ def _demand(answer: Sequence[Any], live: Sequence[LiveItem], now: float) -> Dema
         priority=int(priority),
         weight=float(weight),
         share=float(share or 0),
-        concurrency=int(concurrency),
+        concurrency=abs(int(concurrency)),
         live=running,
         begun=int(begun),
         affordable=read_budget(*budget, now=now).room(len(running)),
@@ -326,7 +344,7 @@ def _demand(answer: Sequence[Any], live: Sequence[LiveItem], now: float) -> Dema
             details[item].described(_ready_item(item, float(score), details[item]))
             for item, score in zip(ready[::2], ready[1::2], strict=True)
         ],
-        space=space or f"loop:{loop}",
+        space=space,
         admitted_at=float(admitted_at or 0) / 1000,
         more=int(more),
     )

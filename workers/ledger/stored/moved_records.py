@@ -34,6 +34,7 @@ PARTS: Mapping[str, str] = {
     "emitted": "made anew: what has passed gives off its events in the new place",
     "orders": "stay: they are about what others do in the old place",
     "ready": "made from the items",
+    "urgent": "made anew: what waits for it is in the old place",
     "begun": "made from the items",
     "limits": "made from the configuration and the prices of the new place",
     "reserved": "empty: nothing runs when a loop is exported",
