@@ -39,7 +39,7 @@ class Coordination(ToolCall):
 class OverruleDecision(ChangeCall):
     """Overrule a decision of coordination. Its `overruling` says what that does.
 
-    It cannot be taken back, but order_item gives the item another order.
+    It cannot be taken back, but order_item changes the orders of the item.
     """
 
     effect: ClassVar[Effect] = "destroys"
@@ -54,7 +54,8 @@ class OrderItem(ChangeCall):
     """Say what happens to an item that waits, until it gets its slot.
 
     first: it gets the next free slot. hold: it gets none. ignore_locks: it need not wait for files
-    that others change. ignore_waits: nor for other loops and events. none: the usual rules again.
+    that others change. ignore_waits: nor for other loops and events. none: all orders end. Only
+    first and hold replace each other.
     """
 
     loop: Loop

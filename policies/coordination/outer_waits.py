@@ -5,8 +5,6 @@ from __future__ import annotations
 from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemRecord, LoopSnapshot
 from mulligan.policies.loops.spec import EVENT, ItemSpec
 
-#: Why an item was skipped whose parts do its work. read_loop.lua knows it, too.
-SPLIT_INTO = "split into "
 #: The state of an event that was given off, beside the states of items.
 EMITTED = "emitted"
 
@@ -18,13 +16,13 @@ def open_waits(snapshot: LoopSnapshot, spec: ItemSpec, record: ItemRecord) -> li
     """
     if not spec.depends_on and not spec.waits_for:
         return []
-    order = snapshot.orders.get(spec.id)
+    orders = snapshot.orders_of(spec.id)
     return [
         each
         for each in spec.outer_waits
         if not (each.startswith(EVENT) and record.runs)
         and not _is_met(snapshot, each)
-        and not (order is not None and order.ignores(each))
+        and not orders.ignores(each)
     ]
 
 
@@ -37,33 +35,32 @@ def _is_met(snapshot: LoopSnapshot, wait: str) -> bool:
     )
 
 
-def wait_words(wait: str, state: str) -> str:
+def wait_name(wait: str) -> str:
     """Return how a sentence names what an item waits for outside its loop."""
+    return f"the event {wait.removeprefix(EVENT)}" if wait.startswith(EVENT) else wait
+
+
+def wait_words(wait: str, state: str) -> str:
+    """Return the same with the state of the item."""
     if wait.startswith(EVENT):
-        return f"the event {wait.removeprefix(EVENT)}"
+        return wait_name(wait)
     return f"{wait} ({state or 'which does not exist'})"
 
 
-def is_split(record: ItemRecord) -> bool:
-    """Whether an item is done by its parts."""
-    return record.state == "skipped" and record.reason.startswith(SPLIT_INTO)
+def due_events(snapshot: LoopSnapshot) -> dict[str, int]:
+    """Return the items whose events are to be given off now, with their runs.
 
-
-def due_events(snapshot: LoopSnapshot) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return the items whose events are to be given off now with their runs, and to be withdrawn.
-
-    The events of an item that runs again, because its work was rolled back, are withdrawn: who has
-    not taken them waits again.
+    With an item that runs again they are withdrawn: see coordination.lua.
     """
-    emit, withdraw = dict[str, int](), list[str]()
-    for spec in snapshot.specs:
-        if not spec.emits:
-            continue
-        record, emitted = snapshot.record(spec.id), snapshot.emitted.get(spec.id)
-        if is_split(record) or snapshot.loop.state == "created":
-            continue  # its last part gives the events off
-        if record.state in DONE and emitted != record.runs:
-            emit[spec.id] = record.runs
-        elif record.state not in DONE and emitted is not None:
-            withdraw.append(spec.id)
-    return emit, tuple(withdraw)
+    if snapshot.loop.state == "created":
+        return {}
+    done = (
+        (spec.id, snapshot.record(spec.id))
+        for spec in snapshot.specs
+        if spec.emits and not snapshot.is_split(spec.id)  # its last part gives the events off
+    )
+    return {
+        item: record.runs
+        for item, record in done
+        if record.state in DONE and snapshot.emitted.get(item) != record.runs
+    }

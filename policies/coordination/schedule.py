@@ -26,7 +26,6 @@ def ready_items(
         for place, spec in enumerate(snapshot.specs)
         if spec.id in snapshot.items and snapshot.record(spec.id).state == "ready"
     ]
-    orders = snapshot.orders
     return [
         WaitingItem(
             item=spec.id,
@@ -36,7 +35,7 @@ def ready_items(
             head_start=weights[spec.id].chain * ageing,
             urgency=weights[spec.id].urgency,
             files=snapshot.files(spec),
-            order=orders[spec.id].word if spec.id in orders else None,
+            orders=snapshot.orders_of(spec.id).words,
         )
         for place, spec, record in ready
     ]

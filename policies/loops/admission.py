@@ -51,12 +51,13 @@ class WaitingItem:
     urgency: int = LEAST_URGENT
     #: The files that it must have alone.
     files: tuple[str, ...] = ()
-    order: OrderWord | None = None
+    #: What people say about it.
+    orders: tuple[OrderWord, ...] = ()
 
     @property
     def rank(self) -> tuple[bool, int, bool, int, float, str]:
         since = self.since - self.head_start
-        first, begun = self.order == "first", bool(self.job_id)
+        first, begun = "first" in self.orders, bool(self.job_id)
         return (not first, self.urgency, not begun, self.priority, since, self.item)
 
 
@@ -121,7 +122,7 @@ def demand_of(
     ``affordable``: how many more its budget allows; ``waiting``: what has begun and lost its slot.
     """
     room = concurrency - len(live)
-    idle = [each for each in ready if each.item not in live and each.order != "hold"]
+    idle = [each for each in ready if each.item not in live and "hold" not in each.orders]
     fresh = max(0, most_begun(concurrency) - begun)
     first = sorted(idle, key=lambda each: each.rank)[: fresh + spare] if fresh else []
     return Demand(
@@ -131,7 +132,7 @@ def demand_of(
         share=share,
         room=room if affordable is None else min(room, affordable),
         fresh=fresh,
-        candidates=[*(each for each in waiting if each.order != "hold"), *first],
+        candidates=[*(each for each in waiting if "hold" not in each.orders), *first],
         space=space,
         admitted_at=admitted_at,
         more=more,
@@ -355,7 +356,7 @@ class _Files:
 
     def _find(self, demand: Demand, item: WaitingItem) -> Denied | Literal["unknown"] | None:
         """Return why an item cannot have its files now; None if it can."""
-        if not item.files or item.order == "ignore_locks":
+        if not item.files or "ignore_locks" in item.orders:
             return None
         own, left, space = _lock_of(demand, item), self._left[demand.loop], demand.space
         held = self._held[space]
@@ -397,7 +398,7 @@ _BY_ORDER, _OVERDUE, _BY_SHARE = range(3)
 
 def _turn(demand: Demand, now: float, ageing: float) -> tuple[int, float, float]:
     first, overdue_at = demand.candidates[0], demand.overdue_at(ageing)
-    if first.order == "first":
+    if "first" in first.orders:
         return (_BY_ORDER, 0.0, demand.share)
     if overdue_at <= now:
         return (_OVERDUE, overdue_at, demand.share)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal, get_args
 
 from mulligan.policies.coordination.decision import Decision
-from mulligan.policies.coordination.order import Order
+from mulligan.policies.coordination.order import NO_ORDERS, ItemOrders
 from mulligan.policies.loops.budget import Resource, SharedScope
 from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.incident import Alarm, Incident
@@ -177,8 +177,10 @@ class LoopSnapshot:
     outer: Mapping[str, str] = field(default_factory=dict)
     #: Items → the run whose events were given off.
     emitted: Mapping[str, int] = field(default_factory=dict)
+    #: Items that were split → the last of their parts.
+    split: Mapping[str, str] = field(default_factory=dict)
     #: Items → what is to be done about them instead of the usual rules.
-    orders: Mapping[str, Order] = field(default_factory=dict)
+    orders: Mapping[str, ItemOrders] = field(default_factory=dict)
     #: Items → files that they were seen to change beside those that they declare.
     seen_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -195,6 +197,17 @@ class LoopSnapshot:
 
     def record(self, item: str) -> ItemRecord:
         return self.items.get(item, _NEW)
+
+    def is_split(self, item: str) -> bool:
+        """Whether an item is done by its parts. One that was reset is not any more."""
+        return item in self.split and self.record(item).state == "skipped"
+
+    def last_part(self, item: str) -> str:
+        """Return the item with whose end an item is done: another one if it was split."""
+        return self.split[item] if self.is_split(item) else item
+
+    def orders_of(self, item: str) -> ItemOrders:
+        return self.orders.get(item, NO_ORDERS)
 
     def files(self, spec: ItemSpec) -> tuple[str, ...]:
         """Return the files that an item must have alone."""
@@ -233,11 +246,12 @@ class LoopChange:
     #: All incidents, if one has changed, and the steps of the response that are taken.
     incidents: tuple[Incident, ...] | None = None
     alarms: tuple[Alarm, ...] = ()
-    #: Items whose events are given off, with their runs, and whose events are withdrawn.
+    #: Items that are split → the last of their parts.
+    split: Mapping[str, str] = field(default_factory=dict)
+    #: Items whose events are given off, with their runs.
     emit: Mapping[str, int] = field(default_factory=dict)
-    withdraw: Sequence[str] = ()
-    #: Orders that begin, and None for those that end.
-    orders: Mapping[str, Order | None] = field(default_factory=dict)
+    #: Items → all their orders, if these have changed.
+    orders: Mapping[str, ItemOrders] = field(default_factory=dict)
     #: Items → all files that they were seen to change, if that has changed.
     seen_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: Decisions about the loop's items.

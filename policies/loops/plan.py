@@ -41,13 +41,12 @@ def plan_loop(snapshot: LoopSnapshot, now: float) -> LoopChange:
     items = _plan_items(snapshot, now)
     state, reason = _plan_state(replace(snapshot, items={**snapshot.items, **items}))
     loop = snapshot.loop
-    emit, withdraw = due_events(replace(snapshot, items={**snapshot.items, **items}))
+    emit = due_events(replace(snapshot, items={**snapshot.items, **items}))
     if (state, reason) == (loop.state, loop.reason):
-        return LoopChange(items=items, emit=emit, withdraw=withdraw)
+        return LoopChange(items=items, emit=emit)
     return LoopChange(
         items=items,
         emit=emit,
-        withdraw=withdraw,
         state=state,
         reason=reason,
         paused_by="budget" if state == "paused" else "",

@@ -233,9 +233,9 @@ def _why_root(
 def _why_not_this(snapshot: LoopSnapshot, item: str, fleet: FleetState) -> Reason | None:
     """Say what holds one item back outside its loop: other loops, events, files, a person."""
     spec, record, name = snapshot.spec(item), snapshot.record(item), snapshot.loop.name
-    order = snapshot.orders.get(item)
-    if order is not None and order.word == "hold":
-        text = f"because {order.by} holds it"
+    holds = [each.by for each in snapshot.orders_of(item).said if each.word == "hold"]
+    if holds:
+        text = f"because {holds[0]} holds it"
         return Reason(cause="order", text=text, remedy=_order(name, item, "none"))
     if record.state == "pending" and spec and (waits := open_waits(snapshot, spec, record)):
         cause: Cause = "event" if waits[0].startswith(EVENT) else "dependency"

@@ -10,15 +10,15 @@ from mulligan.policies.coordination.decision import (
     Decision,
     Overruling,
     overruling,
+    replaced,
 )
-from mulligan.policies.coordination.order import ORDER_WORDS, Order, OrderWord
-from mulligan.policies.coordination.outer_waits import open_waits
+from mulligan.policies.coordination.order import ORDER_WORDS, ItemOrders, Order, OrderWord
+from mulligan.policies.coordination.outer_waits import open_waits, wait_name
 from mulligan.policies.figures.format import counted
 from mulligan.policies.loops.commands import NotPossible
-from mulligan.policies.loops.loop import LoopChange, LoopSnapshot
+from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemRecord, LoopChange, LoopSnapshot
 from mulligan.policies.loops.plan import WORDS
 from mulligan.policies.loops.spec import EVENT, NAME_PATTERN
-from mulligan.tasks.coordination.deadlocks import coupled_snapshots
 from mulligan.tasks.loops.change import LoopConflict, change_loop
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.errors import BadInput
@@ -69,28 +69,56 @@ def _refuse_if_running(reading: LoopReading | None, item: str) -> None:
 def _ordered(
     snapshot: LoopSnapshot, item: str, word: OrderWord | None, by: str, now: float
 ) -> LoopChange:
-    """Return the change that gives or ends an order. Raises NotPossible."""
+    """Return the change that gives an order, or ends all of them. Raises NotPossible."""
     if snapshot.spec(item) is None:
         raise NotPossible(f"the loop has no item {item!r}")
-    state, old = snapshot.record(item).state, snapshot.orders.get(item)
-    if (old.word if old else None) == word and not (old and old.waits):
+    old = snapshot.orders_of(item)
+    if word is None:
+        return _changed(snapshot, item, replace(old, said=()), "follows the usual rules again", by)
+    if word in old.words:
         return LoopChange()
-    if word is not None and state not in ("pending", "ready", "blocked", "running"):
-        raise NotPossible(f"{item} {WORDS[state]}: an order is for what waits")
-    order = None if word is None else Order(word=word, by=by, at=now)
-    text = ORDERED[word] if word else "follows the usual rules again"
+    _refuse_unless_waiting(item, snapshot.record(item))
+    new = old.with_order(Order(word=word, by=by, at=now))
+    return _changed(snapshot, item, new, ORDERED[word], by, word)
+
+
+def _refuse_unless_waiting(item: str, record: ItemRecord) -> None:
+    if record.state not in ("pending", "ready", "blocked", "running"):
+        raise NotPossible(f"{item} {WORDS[record.state]}: an order is for what waits")
+
+
+def _changed(
+    snapshot: LoopSnapshot,
+    item: str,
+    orders: ItemOrders,
+    text: str,
+    by: str,
+    word: OrderWord | None = None,
+) -> LoopChange:
+    if orders == snapshot.orders_of(item):
+        return LoopChange()
     decision = Decision(
-        kind="order", loop=snapshot.loop.name, item=item, text=f"it {text}: by {by}", by=by
+        kind="order",
+        loop=snapshot.loop.name,
+        item=item,
+        text=f"it {text}: by {by}",
+        by=by,
+        word=word,
     )
-    return LoopChange(orders={item: order}, decisions=(decision,), note=f"{item} {text}")
+    return LoopChange(orders={item: orders}, decisions=(decision,), note=f"{item} {text}")
 
 
 def find_decision(context: LoopContext, number: str, *, tenant: str | None = None) -> Decision:
     """Return a decision. Raises NoSuchDecision."""
+    return _find(context, number, tenant)[0]
+
+
+def _find(context: LoopContext, number: str, tenant: str | None) -> tuple[Decision, bool]:
+    """Return a decision, and whether a later one replaces it. Raises NoSuchDecision."""
     found = context.ledger.coordination(limit=MOST_DECISIONS).decisions
     for each in found:
         if each.id == number and tenant in (None, each.tenant):
-            return each
+            return each, number in replaced(found)
     raise NoSuchDecision.at("decision", f"there is no decision {number!r}", "unknown_name")
 
 
@@ -107,15 +135,16 @@ def overrule(
         raise LoopConflict(f"decision {number} cannot be overruled: its other loop is not there")
 
     def decide(found: LoopSnapshot, now: float) -> LoopChange:
-        if decision.overruled_by:  # a repeated request has its key, and does not come here
-            by = decision.overruled_by
+        # A repeated request has its key, and does not come here. Others may have come first.
+        decision, is_replaced = _find(context, number, tenant)
+        if by := decision.overruled_by:
             raise NotPossible(f"decision {number} cannot be overruled: {by} has done it")
-        if decision.kind == "order" and _is_replaced(context, decision):
-            raise NotPossible(f"decision {number} is not in force: there is a later order")
         if effect.files:
             change = _without_files(found, effect)
         else:
-            change = _ordered(found, effect.item, effect.word, caller.by, now)
+            change = _overruled(found, effect, caller.by, now)
+        if change.empty or is_replaced:
+            raise NotPossible(f"decision {number} is not in force any more")
         return replace(change, overrules=number)
 
     if effect.word is not None and not decision.overruled_by:
@@ -124,16 +153,33 @@ def overrule(
     return effect
 
 
-def _is_replaced(context: LoopContext, decision: Decision) -> bool:
-    """Whether another order for the item came later."""
-    found = context.ledger.coordination(limit=MOST_DECISIONS).decisions
-    newest = next(each for each in found if (each.kind, each.name) == ("order", decision.name))
-    return newest.id != decision.id
+def _overruled(snapshot: LoopSnapshot, effect: Overruling, by: str, now: float) -> LoopChange:
+    """Return the change of an item's orders. Raises NotPossible."""
+    if effect.word is not None:
+        _refuse_unless_waiting(effect.item, snapshot.record(effect.item))
+    orders = effect.applied(snapshot.orders_of(effect.item), by=by, at=now)
+    again = f"waits for {wait_name(effect.wait)} again, and " if effect.wait else ""
+    ended = f"has no order {effect.ends} any more"
+    text = again + (ORDERED[effect.word] if effect.word is not None else ended)
+    return _changed(snapshot, effect.item, orders, text, by, effect.word)
+
+
+def does_something(
+    effect: Overruling, record: ItemRecord, orders: ItemOrders, *, has_slot: bool
+) -> bool:
+    """Whether overruling a decision that nobody has replaced changes something about its item."""
+    if effect.files:
+        return record.state not in DONE
+    waits = record.state not in (*DONE, *GAVE_UP) and not has_slot
+    changes = effect.applied(orders, by="", at=0.0) != orders
+    return changes and (waits or effect.word is None)
 
 
 def _without_files(snapshot: LoopSnapshot, effect: Overruling) -> LoopChange:
     seen = snapshot.seen_files.get(effect.item, ())
     kept = tuple(each for each in seen if each not in effect.files)
+    if kept == seen:
+        return LoopChange()
     # The log is for everybody who sees the loop, and what was changed is not.
     note = f"{effect.item} does not declare {counted(len(effect.files), 'file')} any more"
     return LoopChange(seen_files={effect.item: kept}, note=note)
@@ -144,14 +190,14 @@ def emit(context: LoopContext, name: str, *, tenant: str, by: str) -> bool:
     _check_event(name)
     answer, publish = context.ledger.emit_event(name, tenant=tenant, by=by)
     if answer == "full":
-        raise LoopConflict("there are too many events that people gave off: withdraw some of them")
+        raise LoopConflict(f"{by} gave off too many events that are kept: withdraw some of them")
     context.publish(publish)
     return answer == "emitted"
 
 
 def count_waiting(context: LoopContext, name: str, *, tenant: str) -> int:
     """Return how many items wait for an event."""
-    snapshots = coupled_snapshots(context, context.ledger.coordination(limit=0))
+    snapshots = context.ledger.loop_waits(context.ledger.coupled_loops())
     return sum(
         EVENT + name in open_waits(snapshot, spec, snapshot.record(spec.id))
         for snapshot in snapshots

@@ -11,11 +11,14 @@ from mulligan.policies.coordination.decision import (
     Decision,
     Overruling,
     overruling,
+    replaced,
 )
 from mulligan.policies.coordination.locks import Denial, FileLock
+from mulligan.policies.coordination.order import NO_ORDERS, ItemOrders
 from mulligan.policies.coordination.wait_graph import Deadlock, WaitGraph, WaitingNode, build_graph
-from mulligan.policies.loops.loop import DONE, ItemRecord, LoopSnapshot
-from mulligan.tasks.coordination.deadlocks import coupled_snapshots
+from mulligan.policies.loops.loop import ItemRecord, LoopSnapshot
+from mulligan.policies.loops.spec import EVENT
+from mulligan.tasks.coordination.orders import does_something
 from mulligan.tasks.loops.change import no_such_loop
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.view import ANOTHER
@@ -54,16 +57,8 @@ class CoordinationView:
     decisions: Sequence[Decision]
     #: A loop and what its items wait for → the state of that; empty if there is none.
     states: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    #: The items of the decisions, as `loop/item`, as far as the caller may see them.
-    items: Mapping[str, ItemRecord] = field(default_factory=dict)
-
-    def overruling(self, decision: Decision) -> Overruling | None:
-        """Return what overruling a decision does, if the caller may do it and it is of use."""
-        found = overruling(decision)
-        record = self.items.get(f"{found.loop}/{found.item}") if found is not None else None
-        if record is None or record.state in DONE:
-            return None
-        return found
+    #: What overruling the decisions does, by their ids: if the caller may, and it does something.
+    overrulings: Mapping[str, Overruling] = field(default_factory=dict)
 
 
 def view_coordination(
@@ -81,7 +76,8 @@ def view_coordination(
     """
     is_all = tenant is None and owner is None
     # Those that are not shown must not take the place of others.
-    found = context.ledger.coordination(limit=limit if is_all and not loop else MOST_DECISIONS)
+    most = limit if is_all and not loop else MOST_DECISIONS
+    found = context.ledger.coordination(limit=most, tenant=tenant)
     of_tenant = [each for each in context.ledger.loops() if each.is_of(tenant)]
     visible = {each.name for each in of_tenant if each.is_of(tenant, owner)}
     if loop is not None and loop not in visible:
@@ -89,19 +85,12 @@ def view_coordination(
     shown = visible if loop is None else {loop}
     # Nobody waits for a loop of another tenant.
     known = {each.name for each in of_tenant}
-    coupled = replace(found, coupled=[each for each in found.coupled if each in known])
-    snapshots = [*coupled_snapshots(context, coupled)]
+    coupled = [each for each in context.ledger.coupled_loops() if each in known]
+    snapshots = [*context.ledger.loop_waits(coupled)]
     graph = build_graph(snapshots)
     nodes = [_node(each, visible) for each in graph.nodes.values() if each.loop in shown]
     own = [each for each in snapshots if each.loop.name in shown]
-    events = [each for each in found.events if tenant in (None, each.tenant)]
-    if loop is not None:
-        wanted = {event for each in own for spec in each.specs for event in spec.waits_for}
-        events = [
-            each
-            for each in events
-            if each.name in wanted or any(by.startswith(f"{loop}/") for by in each.by)
-        ]
+    events = found.events if loop is None else [*_events_of(own, found.events)]
     decisions = [
         _shown(each, visible)
         for each in found.decisions
@@ -112,11 +101,14 @@ def view_coordination(
         locks=[each for each in found.locks if each.loop in shown],
         denied=[*_denied(found.denied, found.locks, shown, visible)],
         events=[_event(each, visible) for each in events],
-        graph=WaitGraph(nodes={each.name: each for each in nodes}),
+        graph=WaitGraph(
+            nodes={each.name: each for each in nodes},
+            emitters={event: _seen(items, visible) for event, items in graph.emitters.items()},
+        ),
         deadlocks=[each for each in graph.deadlocks() if _concerns(each, shown, visible)],
         decisions=decisions,
         states=_states(own, nodes),
-        items=_items(context, decisions, visible),
+        overrulings=_overrulings(context, decisions, visible),
     )
 
 
@@ -146,6 +138,19 @@ def _denied(
             )
 
 
+def _events_of(
+    snapshots: Iterable[LoopSnapshot], events: Iterable[EmittedEvent]
+) -> Iterable[EmittedEvent]:
+    """Yield the events that some loops wait for, or have given off."""
+    names = {
+        (each.loop.tenant, event)
+        for each in snapshots
+        for spec in each.specs
+        for event in (*spec.waits_for, *(spec.emits if spec.id in each.emitted else ()))
+    }
+    return (each for each in events if (each.tenant, each.name) in names)
+
+
 def _event(event: EmittedEvent, visible: Collection[str]) -> EmittedEvent:
     """Hide the names of loops that the caller may not see."""
     names = (by if "/" not in by or by.partition("/")[0] in visible else ANOTHER for by in event.by)
@@ -155,10 +160,14 @@ def _event(event: EmittedEvent, visible: Collection[str]) -> EmittedEvent:
 def _node(node: WaitingNode, visible: Collection[str]) -> WaitingNode:
     """Hide the items that the caller may not see; what the loop itself waits for stays."""
     waits = tuple(
-        replace(each, by=tuple(by for by in each.by if by.partition("/")[0] in visible))
+        each if each.by.startswith(EVENT) or _seen([each.by], visible) else replace(each, by="")
         for each in node.waits
     )
     return replace(node, waits=waits)
+
+
+def _seen(items: Iterable[str], visible: Collection[str]) -> list[str]:
+    return [each for each in items if each.partition("/")[0] in visible]
 
 
 def _concerns(deadlock: Deadlock, shown: Collection[str], visible: Collection[str]) -> bool:
@@ -178,18 +187,33 @@ def _states(
     return found
 
 
-def _items(
-    context: LoopContext, decisions: Iterable[Decision], visible: Collection[str]
-) -> dict[str, ItemRecord]:
-    """Read the items that overruling these decisions would change."""
-    effects = [effect for each in decisions if (effect := overruling(each)) is not None]
-    names = sorted({effect.loop for effect in effects if effect.loop in visible})
-    found = context.ledger.loop_items(names) if names else []
-    return {
-        f"{name}/{item}": record
-        for name, records in zip(names, found, strict=True)
-        for item, record in records.items()
+def _overrulings(
+    context: LoopContext, decisions: Sequence[Decision], visible: Collection[str]
+) -> dict[str, Overruling]:
+    """Return what overruling decisions does now, as far as the caller may see their items."""
+    later = replaced(decisions)
+    effects = {
+        each.id: effect
+        for each in decisions
+        if each.id not in later
+        and (effect := overruling(each)) is not None
+        and effect.loop in visible
     }
+    names = sorted({effect.loop for effect in effects.values()})
+    if not names:
+        return {}
+    items = dict(zip(names, context.ledger.loop_items(names), strict=True))
+    orders = dict(zip(names, context.ledger.loop_orders(names), strict=True))
+    live = {each.job_id for each in context.ledger.live_items()}
+
+    def is_of_use(effect: Overruling) -> bool:
+        record: ItemRecord | None = items[effect.loop].get(effect.item)
+        given: ItemOrders = orders[effect.loop].get(effect.item, NO_ORDERS)
+        return record is not None and does_something(
+            effect, record, given, has_slot=record.job_id in live
+        )
+
+    return {number: effect for number, effect in effects.items() if is_of_use(effect)}
 
 
 def _shown(decision: Decision, visible: Collection[str]) -> Decision:

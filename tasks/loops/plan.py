@@ -143,8 +143,7 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
         *_own_demand(reading, change, ready, urgent),
     ]
     admits = len(fleet.live) < (context.slots() if fleet.slots is None else fleet.slots)
-    # What waits for an event that is withdrawn must not begin with this write.
-    admission, runs = _admit(context, fleet, [] if change.withdraw else demands, planned)
+    admission, runs = _admit(context, fleet, demands, planned)
     return LoopWrite(
         reading=reading,
         change=change,
@@ -152,7 +151,7 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
         runs={each: run for each, run in runs.items() if run is not None},
         planned=snapshot.loop.dirty,
         wake_at=context.ledger.now()
-        if change.withdraw or admission.is_cut
+        if admission.is_cut
         else _wake_at(planned, context.ledger.now(), _next_lapse(fleet, admission)),
         ready={each.item: each for each in ready},
         urgent=urgent,

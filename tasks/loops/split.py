@@ -13,7 +13,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mulligan.policies.coordination.outer_waits import SPLIT_INTO
 from mulligan.policies.jobs.job import Job, PolicySpec, VerifierSpec
 from mulligan.policies.loops.analysis import FailureAnalysis
 from mulligan.policies.loops.commands import NotPossible, skip_item
@@ -215,12 +214,13 @@ def _apply(
     complete = [complete_item(context, config, part) for part in parts]
     specs = tuple(_with_parts(snapshot, heal.item, complete))
     names = ", ".join(part.id for part in parts)
-    change = skip_item(snapshot, heal.item, reason=f"{SPLIT_INTO}{names}", now=now)
+    change = skip_item(snapshot, heal.item, reason=f"split into {names}", now=now)
     return replace(
         change,
         specs=specs,
         caps=current_caps(context, config, specs),
         items={**change.items, **{part.id: ItemRecord(since=now) for part in parts}},
+        split={heal.item: parts[-1].id},
         heals=(replace(heal, result=names),),
         note=f"{heal.item} was split into {names}",
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mulligan.policies.coordination.locks import Denial, find_conflict
-from mulligan.policies.coordination.order import Order
+from mulligan.policies.coordination.order import NO_ORDERS, ItemOrders
 from mulligan.policies.figures.waiting_words import waiting_words
 from mulligan.policies.loops.loop import ItemRecord, LoopSnapshot, ShownState, shown_state
 from mulligan.policies.loops.plan import stuck_items
@@ -181,7 +181,7 @@ class ItemView:
     job: JobView | None
     why: Reason
     #: What is to be done about it instead of the usual rules.
-    order: Order | None = None
+    orders: ItemOrders = NO_ORDERS
     #: Files that it was seen to change beside those that it declares.
     seen_files: Collection[str] = ()
     #: Who has its files, as `loop/item`; empty if nobody keeps them from it.
@@ -220,7 +220,7 @@ def view_item(
         state=view.state(item),
         job=job,
         why=why,
-        order=view.snapshot.orders.get(item),
+        orders=view.snapshot.orders_of(item),
         seen_files=view.snapshot.seen_files.get(item, ()),
         files_held_by=view.files_held_by(item),
     )

@@ -80,7 +80,7 @@ def test_a_cycle_is_drawn_until_it_is_broken(
     for name in waits:
         loops.plan(name)
     page = tab(f"{console.url}/coordination", viewport=PHONE, color_scheme="dark")
-    expect(page.get_by_role("region", name="Deadlock")).to_contain_text("it goes on without")
+    expect(page.get_by_role("region", name="Deadlock")).to_contain_text("it will not wait for")
     expect(page.locator(".waits .node.cycle")).to_have_count(3)
     expect(page.get_by_role("list", name="Who waits for whom")).to_contain_text("▲ cycle")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -33,6 +33,17 @@ _EVENT = "event:"
 Place = tuple[str, str]
 
 
+@dataclass(frozen=True)
+class Said:
+    """What people say about an item, and the waits that the rule has broken."""
+
+    words: frozenset[str] = frozenset()
+    broken: frozenset[str] = frozenset()
+
+    def ignores(self, wait: str) -> bool:
+        return wait in self.broken or "ignore_waits" in self.words
+
+
 @dataclass
 class _Chance:
     """Since when an item could have run, and how often each other loop went before it."""
@@ -44,8 +55,8 @@ class _Chance:
 @dataclass
 class CoordinationChecker:
     loops: LoopChecker
-    #: Items → the word of their order and what it names, as the scripts wrote it.
-    orders: dict[Place, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    #: Items → their orders, as the scripts wrote them.
+    orders: dict[Place, Said] = field(default_factory=dict)
     #: Jobs that may run beside others that have their files.
     unlocked: set[str] = field(default_factory=set)
     #: Process → the names of those that it has seen with files, and those that wait for them.
@@ -113,22 +124,26 @@ class CoordinationChecker:
         self._check_turns(admitted, self._read_at.get(process, self._now))
 
     def _ordered(self, request: dict[str, Any], loop: str, item: str, text: str) -> None:
-        if not text:
-            self.orders.pop((loop, item), None)
-            return
-        order = json.loads(text)
-        before = self.orders.get((loop, item), ("", ()))
-        self.orders[loop, item] = order["word"], tuple(order["waits"])
-        if order["by"] == DEADLOCK_RULE:
-            new = set(order["waits"]) - set(before[1] if before[0] == "ignore_waits" else ())
-            self._check_broken(request, loop, item, new)
+        found = json.loads(text) if text else {"said": [], "broken": []}
+        before = self.orders.pop((loop, item), Said())
+        now = Said(frozenset(each["word"] for each in found["said"]), frozenset(found["broken"]))
+        if text:
+            self.orders[loop, item] = now
+        if {"first", "hold"} <= now.words:
+            self._violated(f"{loop}/{item} is to go first and is held")
+        if request["by"] == DEADLOCK_RULE:
+            if now.words != before.words:
+                self._violated(f"the rule for deadlocks changed what is said about {loop}/{item}")
+            self._check_broken(request, loop, item, now.broken - before.broken)
+        elif now.broken != before.broken and not request["changes"][loop]["overrules"]:
+            self._violated(f"{loop}/{item} waits again although nobody overruled that")
 
     def _admitted(self, each: dict[str, Any], later: set[str]) -> None:
         loop, item, job_id = each["loop"], each["item"], each["id"]
-        order = self.orders.pop((loop, item), ("", ()))
-        if order[0] == "hold":
+        order = self.orders.pop((loop, item), Said())
+        if "hold" in order.words:
             self._violated(f"{loop}/{item} got a slot although a person holds it")
-        if order[0] == "ignore_locks":
+        if "ignore_locks" in order.words:
             self.unlocked.add(job_id)
         if self._now - self.loops.restored_at > _WRITE_SECONDS:
             if job_id not in self.unlocked:
@@ -142,14 +157,13 @@ class CoordinationChecker:
         if found is not None:
             self._violated(f"{loop}/{item} got a slot with files of {found}")
 
-    def _check_waits(self, loop: str, item: str, order: tuple[str, tuple[str, ...]]) -> None:
+    def _check_waits(self, loop: str, item: str, order: Said) -> None:
         """Invariant: no item begins before what it waits for, unless somebody said so."""
         spec = self.loops.specs[loop].get(item)
         runs = self.loops.items(loop)[item].runs
         for wait in spec.outer_waits if spec else ():
-            ignored = order[0] == "ignore_waits" and (not order[1] or wait in order[1])
             taken = wait.startswith(_EVENT) and runs > 1
-            if not ignored and not taken and not self._is_met(loop, wait):
+            if not order.ignores(wait) and not taken and not self._is_met(loop, wait):
                 self._violated(f"{loop}/{item} got a slot before {wait}")
 
     def _is_met(self, loop: str, wait: str) -> bool:
@@ -240,14 +254,21 @@ class CoordinationChecker:
 
     def held(self, loop: str) -> Callable[[str], bool]:
         """Return whether a person lets an item of a loop get no slot."""
-        return lambda item: self.orders.get((loop, item), ("", ()))[0] == "hold"
+        return lambda item: "hold" in self._said(loop, item).words
+
+    def unsay(self, loop: str, item: str) -> None:
+        """Note that people say nothing about an item any more."""
+        self.orders[loop, item] = Said(broken=self._said(loop, item).broken)
+
+    def _said(self, loop: str, item: str) -> Said:
+        return self.orders.get((loop, item), Said())
 
     def holds_back(self, loop: str, item: str) -> bool:
         """Whether something else than the number of slots keeps a ready item from its slot."""
-        word = self.orders.get((loop, item), ("", ()))[0]
-        if word == "hold":
+        words = self._said(loop, item).words
+        if "hold" in words:
             return True
-        if word == "ignore_locks":
+        if "ignore_locks" in words:
             return False
         return self._holder(loop, item) is not None or self._rival(loop, item)
 
@@ -340,10 +361,10 @@ class CoordinationChecker:
     def _open_waits(self, loop: str, item: str, runs: int) -> Iterator[set[str]]:
         """Yield for each wait the items that could end it."""
         spec = self.loops.specs[loop].get(item)
-        word, named = self.orders.get((loop, item), ("", ()))
+        said = self._said(loop, item)
         for wait in (*spec.own_dependencies, *spec.outer_waits) if spec else ():
             full = wait if "/" in wait or wait.startswith(_EVENT) else f"{loop}/{wait}"
-            ignored = word == "ignore_waits" and full == wait and (not named or wait in named)
+            ignored = full == wait and said.ignores(wait)
             if ignored or (wait.startswith(_EVENT) and runs) or self._is_met(loop, full):
                 continue
             yield set(self._emitters(wait)) if wait.startswith(_EVENT) else {full}
@@ -370,7 +391,7 @@ class CoordinationChecker:
         stuck = self.stuck()
         for name in stuck:
             loop, _, item = name.partition("/")
-            held = self.orders.get((loop, item), ("", ()))[0] == "hold"
+            held = self.held(loop)(item)
             waits = self._open_waits(loop, item, self.loops.items(loop)[item].runs)
             outer = any(each.partition("/")[0] != loop for found in waits for each in found)
             if outer and not held and self._in_cycle(name, stuck):
@@ -387,7 +408,7 @@ class CoordinationChecker:
                 reached |= new
                 left += sorted(new)
         held = {
-            f"{loop}/{item}" for (loop, item), (word, _) in self.orders.items() if word == "hold"
+            f"{loop}/{item}" for (loop, item), said in self.orders.items() if "hold" in said.words
         }
         return name in reached and held.isdisjoint(reached)
 

@@ -11,7 +11,13 @@ from simulation.loop_scenario import LoopAction, PlannedLoop, make_loop
 
 Parts = dict[str, PlannedLoop | LoopAction]
 #: Where faults happen beside those of loops, and their weights.
-COORDINATION_CALLS = {"read_coordination": 4, "emit_event": 2, "declare_files": 2, "hdel": 1}
+COORDINATION_CALLS = {
+    "read_coordination": 2,
+    "read_waits": 4,
+    "emit_event": 2,
+    "declare_files": 2,
+    "hdel": 1,
+}
 _EVENTS = ("api-ready", "data-ready")
 #: Some of them meet, some do not.
 _PATTERNS = ("x", "/src/x", "src/**", "src/*.py", "/src/a.py", "docs/", "/docs/x", "tests/**")

@@ -324,6 +324,6 @@ class LoopFleet:
             for item in list(self._world.checker.loops.items(loop.name)):
                 if self._world.checker.loops.coordination.held(loop.name)(item):
                     orders.give_order(silent, loop.name, item, None, _ADA)
-                    del self._world.checker.loops.coordination.orders[loop.name, item]
+                    self._world.checker.loops.coordination.unsay(loop.name, item)
             if loop.state == "stopped" and self._world.checker.loops.running(loop.name):
                 change.move(silent, loop.name, "start", _ADA)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from simulation.coordination_checker import Said
 from simulation.loop_scenario import make_item, make_loop
 from simulation.simulation import Simulation
 
@@ -229,7 +230,7 @@ def _with(made: Any, **fields: Any) -> Any:
     return {**made, **fields}
 
 
-@pytest.mark.parametrize("call", ["read_loop", "read_coordination", "write_loop"])
+@pytest.mark.parametrize("call", ["read_loop", "read_waits", "write_loop"])
 @pytest.mark.parametrize("kind", ["crash_before", "crash_after", "lose_reply"])
 def test_a_deadlock_is_broken_once_wherever_its_monitor_dies(call: str, kind: str) -> None:
     with Simulation(planners=1, monitors=2) as simulation:
@@ -280,7 +281,7 @@ def test_a_checker_of_coordination_that_finds_nothing_would_be_useless() -> None
             "because": "no other",
         }
         request = {"by": "planner", "changes": {}, "admit": [admitted], "decisions": []}
-        checker.orders["beta", "x"] = "hold", ()
+        checker.orders["beta", "x"] = Said(frozenset({"hold"}))
         process = simulation.world.process("planner")
         checker.script_answered("write_loop", request, ["written"], process)
         found = "\n".join(simulation.world.checker.violations)

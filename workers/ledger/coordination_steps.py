@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 from mulligan.policies.coordination.decision import Decision
 from mulligan.policies.coordination.locks import FileLock
-from mulligan.tasks.ports.ledger import Coordination, EmittedEvent, Publication
+from mulligan.policies.coordination.order import ItemOrders
+from mulligan.policies.loops.loop import LoopSnapshot
+from mulligan.policies.loops.spec import is_loop_name
+from mulligan.tasks.ports.ledger import Coordination, Publication
+from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.loop_steps import LoopSteps
 from mulligan.workers.ledger.stored import loop_rows, rows
+from mulligan.workers.ledger.stored.stored_bodies import read_record
 
-#: Events that people have given off and that are kept, for each tenant.
+#: Events that one person or system has given off and that are kept, of all tenants together.
 MOST_SIGNALS = 1_000
+#: The items that an event names of those that gave it off; the others are counted.
+NAMED = 10
+#: Loops, or events, that are read at once: Redis serves others between two such pieces.
+_READ_AT_ONCE = 50
 
 
 class CoordinationSteps(LoopSteps):
@@ -36,17 +46,47 @@ class CoordinationSteps(LoopSteps):
         )
         return bool(answer[0] == "declared")
 
-    def coordination(self, *, limit: int = 100) -> Coordination:
-        locks, denied, events, decisions, coupled = self.calls.one(
-            "read_coordination", self._loops_prefix, limit=limit
+    def coordination(self, *, limit: int = 100, tenant: str | None = None) -> Coordination:
+        locks, denied, events, decisions = self.calls.one(
+            "read_coordination", self._loops_prefix, limit=limit, tenant=tenant, named=NAMED
         )
         return Coordination(
             locks=loop_rows.read_locks(locks),
             denied=rows.fields(denied),
-            events=[loop_rows.read_event(*each) for each in rows.fields(events).items()],
+            events=[loop_rows.read_event(each) for each in events],
             decisions=[Decision.parse(text) for text in decisions],
-            coupled=coupled,
         )
+
+    def coupled_loops(self) -> list[str]:
+        return sorted(self.calls.run("SMEMBERS", keys.coupled_loops(self._loops_prefix)))
+
+    def loop_waits(self, names: Sequence[str]) -> Iterator[LoopSnapshot]:
+        names = [name for name in names if is_loop_name(name)]
+        for start in range(0, len(names), _READ_AT_ONCE):
+            piece = names[start : start + _READ_AT_ONCE]
+            requests = [(self._loops_prefix, {"loop": name}) for name in piece]
+            for name, answer in zip(piece, self.calls.many("read_waits", requests), strict=True):
+                row, items, others = answer
+                if not row:
+                    continue
+                loop = self._read_row(name, rows.fields(row))
+                specs = self._specs_of(loop)
+                if specs is None:
+                    yield from self.loop_waits([name])  # items were added between the two reads
+                    continue
+                yield LoopSnapshot(
+                    loop=loop,
+                    specs=specs,
+                    items=self._read_items(name, items),
+                    **loop_rows.read_others(*others),
+                )
+
+    def loop_orders(self, names: Sequence[str]) -> list[Mapping[str, ItemOrders]]:
+        places = [keys.loop_orders(self._loops_prefix, name) for name in names]
+        return [
+            read_record(place, partial(loop_rows.read_orders, row))
+            for place, row in zip(places, self.calls.records(places), strict=True)
+        ]
 
     def emit_event(
         self, name: str, *, tenant: str, by: str
@@ -68,8 +108,12 @@ class CoordinationSteps(LoopSteps):
             return "withdrawn", rows.publications(answer[1])
         return ("held" if answer[0] == "held" else "unknown"), ()
 
-    def forget_events(self, events: Sequence[EmittedEvent]) -> int:
-        found = {f"{each.tenant}/{each.name}": each.at for each in events}
-        if not found:
-            return 0
-        return int(self.calls.one("forget_events", self._loops_prefix, events=found)[0])
+    def forget_events(self, *, before: float) -> int:
+        found = _READ_AT_ONCE
+        gone = 0
+        while found == _READ_AT_ONCE:
+            removed, found = self.calls.one(
+                "forget_events", self._loops_prefix, before=before * 1000, most=_READ_AT_ONCE
+            )
+            gone += removed
+        return gone

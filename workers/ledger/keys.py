@@ -46,8 +46,10 @@ mulligan:{p00}:loops:locks             hash    job → the files that its item h
 mulligan:{p00}:loops:denied            hash    `loop/item` → why it did not get its files
 mulligan:{p00}:loops:coupled           set     loops that wait for others, or give events off
 mulligan:{p00}:loops:waiters:<wait>    set     loops that wait for a tenant's item or event
-mulligan:{p00}:loops:events            hash    `tenant/event` → who gave it off when, as JSON
-mulligan:{p00}:loops:signals           hash    tenant → how many events people gave off, capped
+mulligan:{p00}:loops:events            hash    `tenant/event` → when it was given off, as JSON
+mulligan:{p00}:loops:emitters:<event>  zset    items that gave a tenant's event off, by time
+mulligan:{p00}:loops:given             zset    events that people gave off, by time
+mulligan:{p00}:loops:signals           hash    person → how many events they gave off, capped
 mulligan:{p00}:loops:decided           string  how many decisions were made
 mulligan:{p00}:loops:decisions         hash    number → a decision as JSON, capped
 mulligan:{p00}:loop:<name>             hash    one loop: configuration, state, incidents
@@ -60,7 +62,8 @@ mulligan:{p00}:loop:<name>:spent       hash    what it used, and which warnings 
 mulligan:{p00}:loop:<name>:reserved    hash    entry → what its attempt may use
 mulligan:{p00}:loop:<name>:log         list    who changed it and who got slots, capped
 mulligan:{p00}:loop:<name>:heals       hash    number → a healing as JSON, capped
-mulligan:{p00}:loop:<name>:emitted     hash    item → the run whose events were given off
+mulligan:{p00}:loop:<name>:emitted     hash    item → `run|events` that were given off
+mulligan:{p00}:loop:<name>:split       hash    item that was split → the last of its parts
 mulligan:{p00}:loop:<name>:orders      hash    item → what is to be done about it, as JSON
 mulligan:{p00}:loop:<name>:files       hash    item → the files that it declares, as JSON
 mulligan:{p00}:loop:<name>:seen        hash    item → further files that it was seen to change
@@ -282,6 +285,14 @@ def loop_spent(prefix: str, name: str) -> str:
 
 def loop_heals(prefix: str, name: str) -> str:
     return f"{prefix}loop:{name}:heals"
+
+
+def loop_orders(prefix: str, name: str) -> str:
+    return f"{prefix}loop:{name}:orders"
+
+
+def coupled_loops(prefix: str) -> str:
+    return f"{prefix}loops:coupled"
 
 
 def loop_change(prefix: str, name: str, sha: str) -> str:

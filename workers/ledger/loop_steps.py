@@ -46,8 +46,8 @@ MOST_SPEC_BYTES = 20_000_000
 _CANDIDATES = 100
 #: The first schema whose releases know loops.
 _SCHEMA_WITH_LOOPS = 3
-#: Items of how many loops a process keeps parsed.
-_CACHED = 64
+#: The size of the loops' items that a process keeps parsed, in characters of their stored texts.
+_CACHED = 20_000_000
 
 
 class LoopSteps(AcceptSteps):
@@ -125,10 +125,7 @@ class LoopSteps(AcceptSteps):
             snapshot=LoopSnapshot(
                 loop=loop,
                 specs=specs,
-                items=read_record(
-                    keys.loop_items(self._loops_prefix, name),
-                    partial(loop_rows.read_items, rows.fields(items)),
-                ),
+                items=self._read_items(name, items),
                 used=budget.used,
                 heals=read_record(
                     keys.loop_heals(self._loops_prefix, name), partial(loop_rows.read_heals, heals)
@@ -308,6 +305,7 @@ class LoopSteps(AcceptSteps):
             "alarms": [asdict(each) for each in change.alarms],
             "regressions": [],
             "ready": {},
+            "split": change.split,
             **self._coordination(snapshot, change),
         }
         if change.state is not None:
@@ -342,10 +340,7 @@ class LoopSteps(AcceptSteps):
             "emit": {
                 item: {"run": run, "events": events(item)} for item, run in change.emit.items()
             },
-            "withdraw": {item: events(item) for item in change.withdraw},
-            "orders": {
-                item: order.as_json() if order else "" for item, order in change.orders.items()
-            },
+            "orders": {item: orders.as_json() for item, orders in change.orders.items()},
             "seen": {
                 item: {
                     "seen": loop_rows.stored_files(files),
@@ -427,17 +422,23 @@ class LoopSteps(AcceptSteps):
 
     def _specs_of(self, loop: LoopRecord) -> tuple[ItemSpec, ...] | None:
         """Return a loop's items; None if they were replaced meanwhile."""
-        cache = self.__dict__.setdefault("_specs", {})
+        cache: dict[str, tuple[int, tuple[ItemSpec, ...]]] = self.__dict__.setdefault("_specs", {})
         if loop.spec not in cache:
             key = keys.loop_spec(self._loops_prefix, loop.name)
             text = self.calls.run("GET", key) or ""
             if hashlib.sha256(text.encode()).hexdigest()[:32] != loop.spec:
                 return None
-            while len(cache) >= _CACHED:
+            specs = read_record(key, lambda: loop_rows.read_specs(text))
+            while cache and len(text) + sum(size for size, _ in cache.values()) > _CACHED:
                 cache.pop(next(iter(cache)), None)
-            cache[loop.spec] = read_record(key, lambda: loop_rows.read_specs(text))
-        found: tuple[ItemSpec, ...] = cache[loop.spec]
-        return found
+            cache[loop.spec] = len(text), specs
+        return cache[loop.spec][1]
+
+    def _read_items(self, name: str, answer: Sequence[str]) -> Mapping[str, ItemRecord]:
+        return read_record(
+            keys.loop_items(self._loops_prefix, name),
+            partial(loop_rows.read_items, rows.fields(answer)),
+        )
 
     def _read_row(self, name: str, row: dict[str, str]) -> LoopRecord:
         return read_record(

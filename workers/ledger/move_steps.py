@@ -97,6 +97,7 @@ class MoveSteps(LoopSteps):
             "log": self.calls.run("LRANGE", keys.loop_log(prefix, loop.name), 0, -1),
             "heals": [each.as_json() for each in snapshot.heals],
             "seen": {item: list(files) for item, files in snapshot.seen_files.items()},
+            "split": snapshot.split,
             "memory": {
                 item: memory for item, memory in zip(items, memories, strict=True) if memory
             },
@@ -268,6 +269,7 @@ class MoveSteps(LoopSteps):
             "seen": {
                 item: loop_rows.stored_files(files) for item, files in records["seen"].items()
             },
+            "split": records["split"],
         }
 
     def _arriving(

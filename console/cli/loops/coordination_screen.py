@@ -13,7 +13,7 @@ from mulligan.console.http.models.coordination_models import (
     WaitingRow,
     WaitRow,
 )
-from mulligan.policies.coordination.outer_waits import wait_words
+from mulligan.policies.coordination.outer_waits import wait_name, wait_words
 from mulligan.policies.figures.format import duration, timestamp
 
 
@@ -28,7 +28,8 @@ def print_coordination(found: CoordinationDocument, now: float) -> None:
     _print("waiting for files", denied, totals.denied)
     _print("waiting for others", [_waiting(each, now) for each in found.waiting], totals.waiting)
     deadlocks = [
-        f"{' → '.join([*each.cycle, each.cycle[0]])}: {each.test} will go on without {each.wait}"
+        f"{' → '.join([*each.cycle, each.cycle[0]])}: {each.test} will not wait for"
+        f" {wait_name(each.wait)} any more"
         for each in found.deadlocks
     ]
     _print("deadlocks", deadlocks, len(deadlocks))
@@ -62,13 +63,15 @@ def _waiting(row: WaitingRow, now: float) -> str:
 
 
 def _wait(row: WaitRow) -> str:
-    by = f" of {', '.join(row.by)}" if row.what.startswith("event:") and row.by else ""
+    more = [f"{row.more:,} more"] if row.more else []
+    by = f" of {', '.join([*row.by, *more])}" if row.what.startswith("event:") and row.by else ""
     return f"{wait_words(row.what, row.state)}{by}"
 
 
 def _event(row: EventRow, now: float) -> str:
     tenant = f" of {row.tenant}" if row.tenant else ""
-    return f"{row.event}{tenant}, {duration(now - row.at)} ago by {row.by}"
+    more = f" and {row.more:,} more" if row.more else ""
+    return f"{row.event}{tenant}, {duration(now - row.at)} ago by {row.by}{more}"
 
 
 def _decision(row: DecisionRow) -> list[str]:

@@ -71,9 +71,9 @@ def order(
 ) -> None:
     """Say what happens to an item that waits.
 
-    The order ends when the item gets its slot. first: it gets the next free one. hold: it gets
-    none. ignore_locks: it need not wait for files that others change. ignore_waits: nor for other
-    loops and events. none: the usual rules.
+    Orders end when the item gets its slot. first: it gets the next free one. hold: it gets none.
+    ignore_locks: it need not wait for files that others change. ignore_waits: nor for other loops
+    and events. Only first and hold replace each other. none: all its orders end.
     """
     given = None if word == "none" else word
     with open_loops() as context:

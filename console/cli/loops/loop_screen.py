@@ -15,6 +15,7 @@ from mulligan.console.http.models.loop_models import (
     repo_of,
 )
 from mulligan.console.http.models.work_models import pending_rollback
+from mulligan.policies.coordination.outer_waits import wait_name
 from mulligan.policies.figures.format import duration, money, number, score, words
 from mulligan.policies.loops.loop import LoopRecord, ShownState
 from mulligan.policies.loops.why import Reason
@@ -196,8 +197,12 @@ def _print_coordination(view: ItemView) -> None:
             screen.say(f"  {name:9} {', '.join(names)}")
     if view.files_held_by:
         screen.say(f"  files     {view.files_held_by} has them")
-    if view.order is not None:
-        screen.say(f"  order     {view.order.word}, by {view.order.by}")
+    if view.orders.said:
+        given = ", ".join(f"{each.word} by {each.by}" for each in view.orders.said)
+        screen.say(f"  orders    {given}")
+    if view.orders.broken:
+        waits = ", ".join(map(wait_name, view.orders.broken))
+        screen.say(f"  deadlock  it does not wait for {waits} any more")
 
 
 def print_transcript(row: TranscriptRow) -> None:

@@ -14,11 +14,14 @@ from mulligan.console.http.models.job_models import REDACTED
 from mulligan.policies.coordination.decision import Decision, DecisionKind, Overruling
 from mulligan.policies.coordination.locks import FileLock
 from mulligan.policies.coordination.order import OrderWord
-from mulligan.policies.coordination.wait_graph import Deadlock, WaitingNode
+from mulligan.policies.coordination.wait_graph import Deadlock, Wait, WaitingNode
 from mulligan.policies.figures.format import counted
-from mulligan.policies.loops.spec import EventName
+from mulligan.policies.loops.spec import PLAIN_LINE, EventName
 from mulligan.tasks.coordination.view import CoordinationView, DeniedItem
 from mulligan.tasks.ports.ledger import EmittedEvent
+
+#: Items that a row names of those that can end a wait.
+_NAMED = 10
 
 
 class LockRow(BaseModel):
@@ -51,8 +54,10 @@ class WaitRow(BaseModel):
     what: str
     #: The state of the item, or `emitted`; empty if there is none.
     state: str
-    #: The items that can end the wait, as far as they are known.
+    #: The items that can end the wait, as far as they are known: the first of them.
     by: list[str]
+    #: How many more there are.
+    more: int = 0
 
 
 class WaitingRow(BaseModel):
@@ -72,8 +77,10 @@ class EventRow(BaseModel):
     event: str
     tenant: str | None
     at: float
-    #: The item, as `loop/item`, or the person.
+    #: The items, as `loop/item`, and the person that gave it off: the first of them.
     by: str
+    #: How many more items did.
+    more: int = 0
 
 
 class DeadlockRow(BaseModel):
@@ -81,19 +88,22 @@ class DeadlockRow(BaseModel):
 
     #: Each waits for the next one, and the last one for the first.
     cycle: list[str]
-    #: The item that will go on, and what it will not wait for.
+    #: The item whose wait will be broken, what it will not wait for, and why it is this one: "the
+    #: youngest".
     test: str
     wait: str
+    rank: str
 
 
 class OverrulingRow(BaseModel):
     """What overruling a decision does."""
 
     text: str
-    #: The item that it is about, and its new order; null: it has none any more.
+    #: The item that it is about, its new order, and the order that ends, if there is one.
     loop: str
     test: str
     order: OrderWord | None
+    ends: OrderWord | None
 
 
 class DecisionRow(BaseModel):
@@ -141,7 +151,7 @@ class OverruledDecision(BaseModel):
 class OrderRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    #: Null: the usual rules again.
+    #: Null: the usual rules again, which ends all orders of the item.
     order: OrderWord | None
 
 
@@ -150,7 +160,7 @@ class EventRequest(BaseModel):
 
     event: EventName
     #: Whose loops get it, if the token is not bound to a tenant.
-    tenant: Annotated[str | None, Field(max_length=200)] = None
+    tenant: Annotated[str | None, Field(max_length=200, pattern=PLAIN_LINE)] = None
     #: Take back what a person or another system gave off.
     withdraw: bool = False
 
@@ -187,7 +197,7 @@ def coordination_document(
 
 
 def decision_row(view: CoordinationView, decision: Decision, *, texts: bool) -> DecisionRow:
-    effect = view.overruling(decision)
+    effect = view.overrulings.get(decision.id)
     return DecisionRow(
         number=int(decision.id),
         at=decision.at,
@@ -202,7 +212,9 @@ def decision_row(view: CoordinationView, decision: Decision, *, texts: bool) -> 
 
 
 def overruling_row(effect: Overruling) -> OverrulingRow:
-    return OverrulingRow(text=effect.text, loop=effect.loop, test=effect.item, order=effect.word)
+    return OverrulingRow(
+        text=effect.text, loop=effect.loop, test=effect.item, order=effect.word, ends=effect.ends
+    )
 
 
 def shown_file(pattern: str, *, texts: bool) -> str:
@@ -247,22 +259,34 @@ def _waiting_row(view: CoordinationView, node: WaitingNode) -> WaitingRow:
         test=node.item,
         since=node.since,
         held=node.held,
-        waits=[
-            WaitRow(
-                what=each.what,
-                state=view.states.get((node.loop, each.what), ""),
-                by=list(each.by),
-            )
-            for each in node.waits
-        ],
+        waits=[_wait_row(view, node, each) for each in node.waits],
+    )
+
+
+def _wait_row(view: CoordinationView, node: WaitingNode, wait: Wait) -> WaitRow:
+    enders = view.graph.enders(wait.by)
+    return WaitRow(
+        what=wait.what,
+        state=view.states.get((node.loop, wait.what), ""),
+        by=list(enders[:_NAMED]),
+        more=max(0, len(enders) - _NAMED),
     )
 
 
 def _deadlock_row(deadlock: Deadlock) -> DeadlockRow:
-    return DeadlockRow(cycle=list(deadlock.cycle), test=deadlock.victim.name, wait=deadlock.wait)
+    return DeadlockRow(
+        cycle=list(deadlock.cycle),
+        test=deadlock.victim.name,
+        wait=deadlock.wait,
+        rank=deadlock.rank,
+    )
 
 
 def _event_row(event: EmittedEvent) -> EventRow:
     return EventRow(
-        event=event.name, tenant=event.tenant or None, at=event.at, by=", ".join(event.by)
+        event=event.name,
+        tenant=event.tenant or None,
+        at=event.at,
+        by=", ".join(event.by),
+        more=event.more,
     )

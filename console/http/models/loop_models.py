@@ -16,7 +16,7 @@ from mulligan.console.http.models.job_models import (
 from mulligan.console.http.models.why_models import WhyRow, why_row
 from mulligan.console.http.models.work_models import RollbackRow, pending_rollback
 from mulligan.console.reports.job_document import shown_repository
-from mulligan.policies.coordination.order import Order, OrderWord
+from mulligan.policies.coordination.order import ItemOrders, OrderWord
 from mulligan.policies.jobs.job import RunnerSpec, Usage
 from mulligan.policies.loops.budget import RESOURCES, SHARED_SCOPES, Resource, SharedScope
 from mulligan.policies.loops.loop import ItemRecord, LoopState, ShownState
@@ -123,8 +123,8 @@ class LoopDetail(LoopRow):
     #: What its items wait for outside the loop (`loop/item`, `event:name`) → its state; empty if
     #: there is none.
     waits_for: dict[str, str]
-    #: Items → their orders.
-    orders: dict[str, OrderWord]
+    #: Items → the orders of people about them.
+    orders: dict[str, list[OrderWord]]
 
 
 class CreatedLoop(LoopDetail):
@@ -175,8 +175,10 @@ class ItemRow(BaseModel):
     emits: list[str]
     waits_for: list[str]
     touches: list[str]
-    #: What a person, or the rule for deadlocks, says about it until it gets its slot.
-    order: OrderWord | None
+    #: What people say about it until it gets its slot.
+    orders: list[OrderWord]
+    #: What it does not wait for any more until then, because of a deadlock.
+    broken_waits: list[str]
 
 
 class ItemList(BaseModel):
@@ -315,7 +317,7 @@ def _detail_fields(view: LoopView, why: Reason, *, texts: bool) -> dict[str, Any
         "rollback": pending_rollback(snapshot.loop),
         "delivered": snapshot.loop.delivered or None,
         "waits_for": dict(snapshot.outer),
-        "orders": {item: each.word for item, each in snapshot.orders.items()},
+        "orders": {item: list(each.words) for item, each in snapshot.orders.items() if each.words},
     }
 
 
@@ -376,7 +378,7 @@ def item_rows(
                 spec,
                 view.snapshot.record(spec.id),
                 view.state(spec.id),
-                view.snapshot.orders.get(spec.id),
+                view.snapshot.orders_of(spec.id),
             )
         )
         for spec in view.snapshot.specs
@@ -385,7 +387,7 @@ def item_rows(
 
 
 def _item_fields(
-    spec: ItemSpec, record: ItemRecord, state: ShownState, order: Order | None
+    spec: ItemSpec, record: ItemRecord, state: ShownState, orders: ItemOrders
 ) -> dict[str, Any]:
     return {
         "id": spec.id,
@@ -400,7 +402,8 @@ def _item_fields(
         "emits": list(spec.emits),
         "waits_for": list(spec.waits_for),
         "touches": list(spec.touches),
-        "order": order.word if order is not None else None,
+        "orders": list(orders.words),
+        "broken_waits": list(orders.broken),
     }
 
 
@@ -409,7 +412,7 @@ def item_detail(view: ItemView, *, texts: bool) -> ItemDetail:
     verifiers = [each if texts else redacted_options(each) for each in spec.verifiers]
     runner = spec.runner if texts or spec.runner is None else redacted_options(spec.runner)
     return ItemDetail(
-        **_item_fields(spec, view.record, view.state, view.order),
+        **_item_fields(spec, view.record, view.state, view.orders),
         prompt=spec.prompt if texts else REDACTED,
         pass_criteria=[each if texts else REDACTED for each in spec.pass_criteria],
         verifiers=[each.model_dump(mode="json", exclude_defaults=True) for each in verifiers],

@@ -9,7 +9,7 @@ from fastapi import Path as InPath
 
 from mulligan.console.http.access import Caller, Ops, Reader
 from mulligan.console.http.context import ConsoleContext
-from mulligan.console.http.errors import errors
+from mulligan.console.http.errors import HttpError, errors
 from mulligan.console.http.models.coordination_models import (
     CoordinationDocument,
     EventAnswer,
@@ -68,10 +68,10 @@ def create_router(context: ConsoleContext) -> APIRouter:
         shown = view_item(loops, loop_id, test_id, tenant=caller.tenant, owner=caller.owner)
         return item_detail(shown, texts=caller.texts)
 
-    @router.post("/api/loop-events", responses=errors(409))
+    @router.post("/api/loop-events", responses=errors(403, 409))
     def emit(body: EventRequest, caller: Reader) -> EventAnswer:
         """Give an event off, for the loops of a tenant, or take it back. Twice changes nothing."""
-        tenant = loop_tenant(caller, body.tenant)
+        tenant = _event_tenant(context, caller, body.tenant)
         if body.withdraw:
             gone = orders.withdraw(loops, body.event, tenant=tenant)
             return EventAnswer(event=body.event, emitted=False, withdrawn=gone)
@@ -80,6 +80,16 @@ def create_router(context: ConsoleContext) -> APIRouter:
         return EventAnswer(event=body.event, emitted=emitted, waiting=waiting)
 
     return router
+
+
+def _event_tenant(context: ConsoleContext, caller: Caller, requested: str | None) -> str:
+    """Return whose loops get an event: a producer's own tenant, or one in which it has a loop."""
+    tenant = loop_tenant(caller, requested)
+    if caller.owner is not None and tenant not in ("", caller.tenant):
+        loops = context.ledger.loops()
+        if not any(each.is_of(tenant, caller.owner) for each in loops):
+            raise HttpError(403, "other_tenant", "tenant: you have no loop of this tenant")
+    return tenant
 
 
 def visible_coordination(

@@ -9,12 +9,12 @@ from typing import Any, Literal, get_args
 
 from mulligan.console.http.models.coordination_models import shown_file
 from mulligan.console.page.loops.loop_signs import HealthSign, item_sign
-from mulligan.policies.coordination.order import Order, OrderWord
-from mulligan.policies.coordination.outer_waits import open_waits
+from mulligan.policies.coordination.order import ItemOrders, OrderWord
+from mulligan.policies.coordination.outer_waits import open_waits, wait_name
 from mulligan.policies.loops.health import HealthCheck
 from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemRecord, ShownState
 from mulligan.policies.loops.plan import satisfied
-from mulligan.policies.loops.spec import EVENT, ItemSpec
+from mulligan.policies.loops.spec import ItemSpec
 from mulligan.tasks.loops.view import LoopView, why_item_of
 from mulligan.tasks.ports.ledger import LiveItem
 
@@ -60,7 +60,7 @@ class ItemLine:
     resettable: bool
     skippable: bool
     #: What is to be done about it instead of the usual rules.
-    order: Order | None
+    orders: ItemOrders
     #: Whether it waits, so that an order may be given.
     orderable: bool
     #: The files that it must have alone, and who has them; empty if nobody keeps them from it.
@@ -69,7 +69,8 @@ class ItemLine:
 
     @property
     def order_words(self) -> str:
-        return _ORDERS[self.order.word] if self.order is not None else ""
+        broken = [f"does not wait for {wait_name(each)}" for each in self.orders.broken]
+        return ", ".join([*(_ORDERS[each] for each in self.orders.words), *broken])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,7 @@ class BoardItems:
                 and not satisfied(snapshot.record(each), config.on_blocked)
             ]
             + [
-                each.replace(EVENT, "the event ")
+                wait_name(each)
                 for each in open_waits(snapshot, spec, record)
                 if record.state in WAITING
             ],
@@ -146,7 +147,7 @@ class BoardItems:
             resettable=record.state
             not in (WAITING if config.repo is None else {*WAITING, "passed"}),
             skippable=record.state not in DONE,
-            order=snapshot.orders.get(spec.id),
+            orders=snapshot.orders_of(spec.id),
             orderable=record.state in WAITING or self.state(spec.id) == "waiting",
             files=[shown_file(each, texts=self.texts) for each in snapshot.files(spec)],
             held_by=self.view.files_held_by(spec.id),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -92,15 +92,18 @@ def draw_waits(view: CoordinationView) -> WaitDrawing:
     if not names or len(names) > MOST_NODES:
         return WaitDrawing(svg=None, nodes=len(names))
     depends = {name: waits.get(name, []) for name in names}
+    between = waits.keys() - view.graph.nodes.keys()
     cycles = [{*pairwise([*each.cycle, each.cycle[0]])} for each in view.deadlocks]
-    return WaitDrawing(svg=_Drawing(view, depends, _steps(cycles, waits)).draw(), nodes=len(names))
+    return WaitDrawing(
+        svg=_Drawing(view, depends, _steps(cycles, waits, between)).draw(), nodes=len(names)
+    )
 
 
 def _waits(view: CoordinationView) -> dict[str, list[str]]:
     """Return what items and events wait for: of items that wait for others, and what follows."""
     nodes = view.graph.nodes
     files = {each.name: each.holder for each in view.denied}
-    found = dict[str, list[str]]()
+    found, enders = dict[str, list[str]](), dict[str, Sequence[str]]()
     first = [name for name, node in nodes.items() if any(each.outer for each in node.waits)]
     queue = [*files, *first]
     while queue:
@@ -109,11 +112,15 @@ def _waits(view: CoordinationView) -> dict[str, list[str]]:
             continue
         node = nodes.get(name)
         waits = node.waits if node is not None else ()
-        found[name] = [each.what for each in waits] + [*filter(None, [files.get(name)])]
+        found[name] = [
+            *(each.what for each in waits),
+            *filter(None, [files.get(name)]),
+            *enders.get(name, ()),
+        ]
         for each in waits:
-            if each.what.startswith(EVENT) and each.by:
-                found.setdefault(each.what, list(each.by))
-            queue += [by for by in (each.what, *each.by) if by in nodes or by in files]
+            if each.by != each.what:  # an event, or an item that was split
+                enders.setdefault(each.what, view.graph.enders(each.by))
+        queue += found[name]
     return {name: list(dict.fromkeys(each)) for name, each in sorted(found.items()) if each}
 
 
@@ -122,16 +129,18 @@ def _in_cycles(view: CoordinationView) -> set[str]:
 
 
 def _steps(
-    cycles: Iterable[set[tuple[str, str]]], waits: Mapping[str, Sequence[str]]
+    cycles: Iterable[set[tuple[str, str]]],
+    waits: Mapping[str, Sequence[str]],
+    between: Collection[str],
 ) -> set[tuple[str, str]]:
-    """Return the arrows of cycles. One item may wait for the next one by an event."""
+    """Return the arrows of cycles. One item may wait for the next one by something between them."""
     found = set[tuple[str, str]]()
     for one, other in (step for cycle in cycles for step in cycle):
         if other in waits.get(one, ()):
             found.add((one, other))
-        for event in waits.get(one, ()):
-            if event.startswith(EVENT) and other in waits.get(event, ()):
-                found |= {(one, event), (event, other)}
+        for each in waits.get(one, ()):
+            if each in between and other in waits[each]:
+                found |= {(one, each), (each, other)}
     return found
 
 

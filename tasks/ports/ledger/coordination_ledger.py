@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from mulligan.policies.coordination.decision import Decision
 from mulligan.policies.coordination.locks import FileLock
+from mulligan.policies.coordination.order import ItemOrders
+from mulligan.policies.loops.loop import LoopSnapshot
 from mulligan.tasks.ports.ledger.entries import Publication
 
 
@@ -18,8 +20,10 @@ class EmittedEvent:
     name: str
     tenant: str
     at: float
-    #: The items, as `loop/item`, and the persons that stand by it.
+    #: The first items, as `loop/item`, and the person that stand by it.
     by: tuple[str, ...]
+    #: How many more items do.
+    more: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +35,6 @@ class Coordination:
     events: Sequence[EmittedEvent] = ()
     #: The newest first.
     decisions: Sequence[Decision] = ()
-    #: The loops that wait for items of others or for events, or that give events off.
-    coupled: Sequence[str] = ()
 
 
 class CoordinationLedger(Protocol):
@@ -46,8 +48,23 @@ class CoordinationLedger(Protocol):
         ``lock``: with all files of the item. ``text``: of the decision. Return whether it is new.
         """
 
-    def coordination(self, *, limit: int = 100) -> Coordination:
-        """Return what all loops have to do with each other, with the newest decisions."""
+    def coordination(self, *, limit: int = 100, tenant: str | None = None) -> Coordination:
+        """Return what all loops have to do with each other, with the newest decisions.
+
+        ``tenant``: whose events; None for all.
+        """
+
+    def coupled_loops(self) -> list[str]:
+        """Return the loops that wait for items of others or for events, or give events off."""
+
+    def loop_waits(self, names: Sequence[str]) -> Iterator[LoopSnapshot]:
+        """Yield loops as far as others wait for them: not what they used and how they were healed.
+
+        They are read a few at a time.
+        """
+
+    def loop_orders(self, names: Sequence[str]) -> list[Mapping[str, ItemOrders]]:
+        """Return the orders of the items of some loops."""
 
     def emit_event(
         self, name: str, *, tenant: str, by: str
@@ -59,5 +76,8 @@ class CoordinationLedger(Protocol):
     ) -> tuple[Literal["withdrawn", "held", "unknown"], Sequence[Publication]]:
         """Take back what a person gave off. ``held``: items stand by it, so that it stays."""
 
-    def forget_events(self, events: Sequence[EmittedEvent]) -> int:
-        """Forget events of people unless a loop waits for them. Return how many."""
+    def forget_events(self, *, before: float) -> int:
+        """Forget events that people gave off before a time, unless a loop waits for them.
+
+        Return how many.
+        """

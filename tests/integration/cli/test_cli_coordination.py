@@ -76,12 +76,12 @@ def test_an_item_shows_its_files_events_and_order(shell: Shell, shared: LoopScen
         "b gets no slot until the order ends"
     )
     text = say(shell, "item", "alpha", "b")
-    for line in ("emits     built", "touches   x.py", "alpha/a has them", "order     hold, by eve"):
+    for line in ("emits     built", "touches   x.py", "alpha/a has them", "orders    hold by eve"):
         assert line in text
     assert "waits for ready" in say(shell, "item", "beta", "c")
     assert say(shell, "show", "beta").startswith("beta waiting c waits for alpha/b")
     assert say(shell, "order", "alpha", "b", "none") == "b follows the usual rules again"
-    assert emitted(shell, "item", "alpha", "b")["order"] is None
+    assert emitted(shell, "item", "alpha", "b")["orders"] == []
 
 
 def test_a_decision_is_overruled_after_it_was_said_what_that_does(

@@ -84,9 +84,9 @@ def test_everything_that_loops_have_to_do_with_each_other_is_shown(
     (waiting,) = found["waiting"]
     assert (waiting["loop"], waiting["test"], waiting["held"]) == ("beta", "c", False)
     assert waiting["waits"] == [
-        {"what": "alpha/b", "state": "ready", "by": ["alpha/b"]},
-        {"what": "gone/x", "state": "", "by": []},
-        {"what": "event:ready", "state": "", "by": ["gamma/d"]},
+        {"what": "alpha/b", "state": "ready", "by": ["alpha/b"], "more": 0},
+        {"what": "gone/x", "state": "", "by": [], "more": 0},
+        {"what": "event:ready", "state": "", "by": ["gamma/d"], "more": 0},
     ]
     assert [(each["event"], each["by"]) for each in found["events"]] == [("other", "eve")]
     assert found["totals"] == {"locks": 1, "denied": 1, "waiting": 1, "events": 1}
@@ -104,7 +104,7 @@ def test_an_item_and_its_loop_say_what_they_wait_for(
         "event:ready": "",
     }
     c, b = (get_json(client, f"/api/loops/{name}") for name in ("beta/tests/c", "alpha/tests/b"))
-    assert (c["waits_for"], c["emits"], c["order"]) == (["ready"], ["done"], None)
+    assert (c["waits_for"], c["emits"], c["orders"]) == (["ready"], ["done"], [])
     assert (b["files_held_by"], b["files_seen"]) == ("alpha/a", [])
 
 
@@ -112,10 +112,16 @@ def test_deadlocks_are_shown_until_they_are_broken(client: TestClient, loops: Lo
     create(loops, "alpha", item("x", "beta/x"))
     create(loops, "beta", item("x", "alpha/x"))
     (found,) = get_json(client, "/api/coordination")["deadlocks"]
-    assert found == {"cycle": ["alpha/x", "beta/x"], "test": "beta/x", "wait": "alpha/x"}
+    assert found == {
+        "cycle": ["alpha/x", "beta/x"],
+        "test": "beta/x",
+        "wait": "alpha/x",
+        "rank": "the youngest",
+    }
     run_coordination(loops.context)
     assert get_json(client, "/api/coordination")["deadlocks"] == []
     assert decision(client, "deadlock")["overruling"]["order"] == "hold"
+    assert get_json(client, "/api/loops/beta/tests/x")["broken_waits"] == ["alpha/x"]
 
 
 def test_one_loop_is_shown_with_what_was_decided_against_it(
@@ -262,7 +268,7 @@ def test_a_tenant_overrules_only_decisions_about_its_own_loops(
     path = "/api/loops/alpha/tests/a/order"
     assert error_of(others.put(path, json={"order": "hold"})) == (404, "not_found")
     assert get_json(caller(context), "/api/coordination")["decisions"][0]["overruling"] == {
-        "text": "beta/b goes first", "loop": "beta", "test": "b", "order": "first",
+        "text": "beta/b goes first", "loop": "beta", "test": "b", "order": "first", "ends": None,
     }  # fmt: skip
 
 
@@ -284,6 +290,34 @@ def test_producers_read_and_emit_but_do_not_overrule(
     assert get_json(caller(context, tenant="two"), "/api/coordination")["events"] == []
 
 
+def test_a_producer_without_a_tenant_gives_events_off_only_where_it_has_a_loop(
+    context: ConsoleContext,
+) -> None:
+    producer = caller(context, "producer", name="ann")
+    assert post_json(producer, "/api/loop-events", event="ready")["emitted"]
+    refused = producer.post("/api/loop-events", json={"event": "ready", "tenant": "one"})
+    assert error_of(refused) == (403, "other_tenant")
+    asked = document(item("x")).model_dump(mode="json", exclude_defaults=True)
+    post_json(producer, "/api/loops", 201, **asked, tenant="one")
+    assert post_json(producer, "/api/loop-events", event="ready", tenant="one")["emitted"]
+
+
+def test_few_of_many_that_give_an_event_off_are_named(
+    client: TestClient, loops: LoopScenario
+) -> None:
+    create(loops, "alpha", *(item(f"i{n:02}", emits=["ready"]) for n in range(12)))
+    create(loops, "beta", item("x", waits_for=["ready"]))
+    (waiting,) = get_json(client, "/api/coordination")["waiting"]
+    (wait,) = waiting["waits"]
+    assert (wait["by"], wait["more"]) == ([f"alpha/i{n:02}" for n in range(10)], 2)
+    for n in range(12):
+        change.skip(loops.context, "alpha", f"i{n:02}", ADA)
+    loops.plan()
+    (event,) = get_json(client, "/api/coordination", loop="beta")["events"]
+    assert (event["by"].count("alpha/"), event["more"]) == (10, 2)
+    assert "and 2 more" in client.get("/coordination", headers={"Accept": "text/html"}).text
+
+
 # -- overruling, orders and events -----------------------------------------------------------------
 
 
@@ -297,7 +331,7 @@ def test_a_denial_is_overruled_once_for_each_key(client: TestClient, loops: Loop
     assert first.json() == {
         "number": found["number"], "overruled": True, "done": found["overruling"],
     }  # fmt: skip
-    assert get_json(client, "/api/loops/alpha/tests/b")["order"] == "ignore_locks"
+    assert get_json(client, "/api/loops/alpha/tests/b")["orders"] == ["ignore_locks"]
     assert error_of(overrule(client, found["number"])) == (409, "conflict")
     loops.plan()
     assert state(client, "b") == "running"
@@ -323,11 +357,11 @@ def test_an_order_is_given_and_ended(client: TestClient, loops: LoopScenario) ->
     key = {"Idempotency-Key": "k1"}
     for _ in "12":
         answer = client.put(path, json={"order": "hold"}, headers=key)
-        assert (answer.status_code, answer.json()["order"]) == (200, "hold")
-    assert get_json(client, "/api/loops/alpha")["orders"] == {"a": "hold"}
+        assert (answer.status_code, answer.json()["orders"]) == (200, ["hold"])
+    assert get_json(client, "/api/loops/alpha")["orders"] == {"a": ["hold"]}
     assert error_of(client.put(path, json={"order": None}, headers=key)) == (409, "key_in_use")
     assert loops.admitted() == ["b"]
-    assert client.put(path, json={"order": None}).json()["order"] is None
+    assert client.put(path, json={"order": None}).json()["orders"] == []
     assert loops.admitted() == ["a"]
 
 
@@ -363,6 +397,7 @@ def test_an_event_lets_items_go_on(client: TestClient, loops: LoopScenario) -> N
         ("post", "/api/loop-events", {"event": "x" * 81}, 422),
         ("post", "/api/loop-events", {"event": "a/b"}, 422),
         ("post", "/api/loop-events", {}, 422),
+        ("post", "/api/loop-events", {"event": "x", "tenant": "\u001b[31m"}, 422),
         ("get", "/api/coordination?limit=0", None, 422),
         ("get", "/api/coordination?limit=1001", None, 422),
     ],

@@ -8,6 +8,7 @@ from support.loops import ADA, LoopScenario, document, hint, item
 
 from mulligan.policies.coordination.locks import FileLock
 from mulligan.policies.loops import admission
+from mulligan.policies.loops.loop import ItemRecord, LoopChange
 from mulligan.tasks.coordination import orders
 from mulligan.tasks.coordination.deadlocks import EVENT_RETENTION, run_coordination
 from mulligan.tasks.coordination.view import view_coordination
@@ -215,7 +216,8 @@ def test_an_event_is_kept_until_who_waits_for_it_begins(loops: LoopScenario) -> 
     # Each item takes it once: its second run does not wait for a second one.
     (event,) = loops.scenario.ledger.coordination().events
     assert (event.name, event.by) == ("api-ready", ("alpha/make",))
-    assert loops.scenario.ledger.forget_events([event]) == 0  # it stays as long as its loop
+    later = loops.scenario.ledger.now() + EVENT_RETENTION
+    assert loops.scenario.ledger.forget_events(before=later) == 0  # it stays as long as its loop
     loops.move("stop", "alpha")
     change.delete(loops.context, "alpha", ADA)
     loops.fails("use", name="beta")
@@ -238,10 +240,12 @@ def test_the_event_of_an_item_that_runs_again_is_withdrawn(loops: LoopScenario) 
     loops.plan("alpha")
     loops.passes("make")
     loops.plan("alpha")
+    loops.create(item("use", waits_for=["api-ready"]), name="beta")
     change.reset(loops.context, "alpha", "make", ADA)
-    loops.plan("alpha")
     assert loops.scenario.ledger.coordination().events == []
-    assert loops.admitted() == ["make"]  # nothing begins with the write that withdraws an event
+    assert loops.admitted("beta") == []  # also before the loop that gave it off is planned
+    loops.plan("alpha")
+    assert loops.item("make").state == "running"
     loops.passes("make")
     loops.plan("alpha")
     assert [e.name for e in loops.scenario.ledger.coordination().events] == ["api-ready"]
@@ -297,15 +301,16 @@ def test_what_a_person_gave_off_can_be_withdrawn(loops: LoopScenario) -> None:
     assert loops.admitted("beta") == ["use"]
 
 
-def test_no_tenant_takes_the_place_of_the_events_of_others(
+def test_nobody_takes_the_place_of_the_events_of_others(
     loops: LoopScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordination_steps, "MOST_SIGNALS", 2)
     context = loops.context
-    for name in ("a", "b", "b"):
-        orders.emit(context, name, tenant="one", by="eve")
-    with pytest.raises(LoopConflict, match="withdraw some of them"):
-        orders.emit(context, "c", tenant="one", by="eve")
+    for name, tenant in (("a", "one"), ("b", "two"), ("b", "two")):
+        orders.emit(context, name, tenant=tenant, by="eve")
+    for tenant in ("one", "two", "three"):
+        with pytest.raises(LoopConflict, match="eve gave off too many events"):
+            orders.emit(context, "c", tenant=tenant, by="eve")
     assert orders.emit(context, "c", tenant="two", by="ada")
     assert orders.withdraw(context, "a", tenant="one")
     assert orders.emit(context, "c", tenant="one", by="eve")
@@ -332,6 +337,53 @@ def test_a_loop_that_waits_is_found_by_what_it_waits_for_until_it_is_gone(
     assert keys() == []
 
 
+def test_a_withdrawal_that_is_refused_changes_nothing(loops: LoopScenario) -> None:
+    """Given an event that ada and an item gave off, when she wants to withdraw it."""
+    loops.create(item("make", emits=["ready"]))
+    orders.emit(loops.context, "ready", tenant="", by="ada")
+    loops.plan()
+    loops.passes("make")
+    loops.plan()
+    with pytest.raises(LoopConflict, match="withdrawn when they run again"):
+        orders.withdraw(loops.context, "ready", tenant="")
+    (event,) = loops.scenario.ledger.coordination().events
+    assert event.by == ("alpha/make", "ada")
+    change.reset(loops.context, "alpha", "make", ADA)
+    (event,) = loops.scenario.ledger.coordination().events
+    assert event.by == ("ada",)
+
+
+def test_an_event_of_many_items_stays_until_the_last_one_runs_again(loops: LoopScenario) -> None:
+    names = [f"i{n:03}" for n in range(103)]
+    made = document(*(item(name, emits=["ready"]) for name in names))
+    made = made.model_copy(update={"states": dict.fromkeys(names, "passed")})
+    change.create_loop(loops.context, made, by="ada")
+    loops.move("start")
+    loops.plan()
+    (event,) = loops.scenario.ledger.coordination().events
+    assert (len(event.by), event.more) == (10, 93)
+    again = LoopChange(items=dict.fromkeys(names[:-1], ItemRecord()))
+    change.change_loop(loops.context, "alpha", ADA, lambda _found, _now: again)
+    (event,) = loops.scenario.ledger.coordination().events
+    assert (event.by, event.more) == (("alpha/i102",), 0)
+    change.reset(loops.context, "alpha", "i102", ADA)
+    assert loops.scenario.ledger.coordination().events == []
+
+
+def test_who_waits_for_items_of_a_loop_is_planned_when_it_is_deleted(loops: LoopScenario) -> None:
+    loops.slots = 0
+    loops.create(item("b"), name="beta")
+    change.skip(loops.context, "beta", "b", ADA)
+    loops.plan("beta")
+    loops.create(item("a", "beta/b"), name="alpha")
+    loops.plan("alpha")
+    assert loops.states("alpha") == {"a": "ready"}
+    late = decide(loops.context, loops.read("alpha"))
+    change.delete(loops.context, "beta", ADA)
+    assert loops.loop("alpha").dirty > loops.loop("alpha").planned
+    assert loops.scenario.ledger.write_loop(late) == "stale"
+
+
 @pytest.mark.parametrize("name", ["", "two words", "x" * 81, "a/b", "…"])
 def test_what_cannot_be_an_event_is_refused(loops: LoopScenario, name: str) -> None:
     with pytest.raises(BadInput):
@@ -354,8 +406,8 @@ def test_a_deadlock_of_three_loops_is_broken_at_the_youngest(loops: LoopScenario
     (found,) = decisions(loops, "deadlock")
     assert found[1] == "gamma/x"
     assert found[2] == (
-        "deadlock: alpha/x → beta/x → gamma/x → alpha/x; gamma/x is the youngest,"
-        " so that it goes on without alpha/x"
+        "deadlock: alpha/x → beta/x → gamma/x → alpha/x; gamma/x is the youngest:"
+        " it does not wait for alpha/x any more"
     )
     (heal,) = loops.read("gamma").snapshot.heals
     assert (heal.action, heal.parameter, heal.item) == ("escalate", "a person", "x")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support.ledger_scenario import Scenario
 from support.loops import ADA, LoopScenario, item
 
+from mulligan.policies.loops.loop import LoopSnapshot
 from mulligan.tasks.coordination import orders
 from mulligan.tasks.coordination.deadlocks import run_coordination
 from mulligan.tasks.coordination.view import view_coordination
 from mulligan.tasks.loops import change
 from mulligan.tasks.loops.plan import decide
+from mulligan.tasks.ports.ledger import Ledger
 
 
 @pytest.fixture
@@ -105,18 +108,17 @@ def test_a_deadlock_that_ends_while_it_is_looked_for_is_not_broken(loops: LoopSc
     for name in ("alpha", "beta"):
         loops.plan(name)
     ledger = loops.scenario.ledger
-    seen: list[str] = []
 
     class Between:
         def __getattr__(self, name: str) -> Any:
             return getattr(ledger, name)
 
-        def read_loop(self, name: str) -> Any:
-            if seen == ["alpha"]:
+        def loop_waits(self, names: Sequence[str]) -> Iterator[LoopSnapshot]:
+            yield from ledger.loop_waits(names[:1])
+            if loops.states("alpha") == {"x": "pending"}:
                 orders.give_order(loops.context, "alpha", "x", "ignore_waits", ADA)
                 assert loops.admitted("alpha") == ["x"]
-            seen.append(name)
-            return ledger.read_loop(name)
+            yield from ledger.loop_waits(names[1:])
 
-    assert run_coordination(replace(loops.context, ledger=Between())) == 0
+    assert run_coordination(replace(loops.context, ledger=cast(Ledger, Between()))) == 0
     assert loops.read("beta").snapshot.heals == ()

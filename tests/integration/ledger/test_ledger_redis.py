@@ -22,7 +22,8 @@ from support.waiting import wait_for
 
 from mulligan.policies.jobs.job import Output
 from mulligan.policies.jobs.provider_limits import Allowance, RateLimits
-from mulligan.tasks.coordination.orders import give_order
+from mulligan.policies.loops.loop import ItemRecord, LoopChange
+from mulligan.tasks.coordination.orders import emit, give_order
 from mulligan.tasks.loops import change
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import (
@@ -422,6 +423,14 @@ def coordinate_loops(loops: LoopScenario) -> None:
     seen = replace(lock, files=(*lock.files, "/y.py"))
     loops.scenario.ledger.declare_files(seen, seen=["/y.py"], new=["/y.py"], text="It changed.")
     give_order(loops.context, "gamma", "wait", "hold", ADA)
+    emit(loops.context, "ready", tenant="", by="ada")
+    parts = {"wait": ItemRecord(state="skipped")}
+    change.change_loop(
+        loops.context,
+        "gamma",
+        ADA,
+        lambda _found, _now: LoopChange(items=parts, split={"wait": "wait.2"}),
+    )
     loops.passes("make", name="gamma")
     loops.plan("gamma")
     loops.create(item("again", touches=["x.py"]), name="delta")

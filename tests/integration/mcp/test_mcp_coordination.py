@@ -51,7 +51,7 @@ def test_an_agent_overrules_a_denial_and_does_what_why_says(
     agent.call("order_item", loop="alpha", item="b", order="hold")
     remedy = agent.call("why", loop="alpha", item="b")["remedy"]
     assert remedy["action"] == "order_item"
-    assert agent.call("order_item", **remedy["arguments"])["order"] is None
+    assert agent.call("order_item", **remedy["arguments"])["orders"] == []
     done = agent.call("overrule_decision", number=denied["number"])
     assert done["done"] == denied["overruling"]
     assert loops.admitted("alpha") == ["b"]

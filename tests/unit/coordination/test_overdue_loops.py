@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mulligan.policies.coordination.locks import FileLock
@@ -13,9 +15,9 @@ NOW = 10_000.0
 
 
 def waits(
-    name: str, minutes: float = 0, *, files: tuple[str, ...] = (), **more: int | str
+    name: str, minutes: float = 0, *, files: tuple[str, ...] = (), **more: Any
 ) -> WaitingItem:
-    return WaitingItem(item=name, since=NOW - 60 * minutes, files=files, **more)  # type: ignore[arg-type]
+    return WaitingItem(item=name, since=NOW - 60 * minutes, files=files, **more)
 
 
 def demand(loop: str, *items: WaitingItem, priority: int = 5, ago: float = 1e9) -> Demand:
@@ -52,7 +54,7 @@ def decide(*demands: Demand, slots: int = 1, locks: tuple[FileLock, ...] = ()) -
         ([demand("a", waits("x", urgency=1), priority=9), demand("b", waits("x"), priority=2)],
          "a/x"),
         # a person lets it go first
-        ([demand("a", waits("x", order="first"), priority=9),
+        ([demand("a", waits("x", orders=("first",)), priority=9),
           demand("b", waits("x", 999), priority=1)], "a/x"),
     ],
 )  # fmt: skip
@@ -111,7 +113,7 @@ def test_files_of_another_repository_are_other_files() -> None:
 
 def test_a_person_may_let_an_item_ignore_locks() -> None:
     lock = FileLock(job_id="j", loop="c", item="z", space="repo", files=("one.py",))
-    x = waits("x", files=("one.py",), order="ignore_locks")
+    x = waits("x", files=("one.py",), orders=("ignore_locks",))
     assert names(decide(demand("a", x), locks=(lock,))) == ["a/x"]
 
 

@@ -10,15 +10,23 @@ import pytest
 
 from mulligan.console.page.loops.wait_drawing import MOST_NODES, draw_waits, wait_lines
 from mulligan.policies.coordination.wait_graph import Wait, WaitGraph, WaitingNode
+from mulligan.policies.loops.spec import EVENT
 from mulligan.tasks.coordination.view import CoordinationView, DeniedItem
 
-#: An item, and what it waits for; an event with who gives it off as ("event:name", "loop/item").
+#: An item, and what it waits for; an event with who gives it off as ("event:name", "loop/item"), an
+#: item that was split with its last part.
 Waits = Mapping[str, Sequence[str | tuple[str, str]]]
 
 
 def view_of(waits: Waits, *denied: DeniedItem) -> CoordinationView:
     nodes = {name: _node(name, found) for name, found in waits.items()}
-    graph = WaitGraph(nodes=nodes)
+    pairs = [each for found in waits.values() for each in found if not isinstance(each, str)]
+    emitters = {
+        _event(what): [by for each, by in pairs if each == what and by]
+        for what, _ in pairs
+        if what.startswith(EVENT)
+    }
+    graph = WaitGraph(nodes=nodes, emitters=emitters)
     return CoordinationView(
         locks=[],
         denied=denied,
@@ -38,13 +46,19 @@ def _node(name: str, waits: Sequence[str | tuple[str, str]]) -> WaitingNode:
         loop_created=1.0,
         since=1.0,
         held=False,
-        waits=tuple(
-            Wait(what=each, by=(each,), outer=not each.startswith(f"{loop}/"))
-            if isinstance(each, str)
-            else Wait(what=each[0], by=(each[1],) if each[1] else (), outer=True)
-            for each in waits
-        ),
+        waits=tuple(_wait(loop, each) for each in waits),
     )
+
+
+def _wait(loop: str, wait: str | tuple[str, str]) -> Wait:
+    if isinstance(wait, str):
+        return Wait(what=wait, by=wait, outer=not wait.startswith(f"{loop}/"))
+    what, by = wait
+    return Wait(what=what, by=_event(what) if what.startswith(EVENT) else by, outer=True)
+
+
+def _event(name: str) -> str:
+    return name.replace(EVENT, f"{EVENT}/")
 
 
 def drawing(waits: Waits, *denied: DeniedItem) -> str:
@@ -91,6 +105,7 @@ def test_items_that_only_wait_in_their_own_loop_are_left_out() -> None:
         {"a/x": ["b/x"], "b/x": ["c/x"], "c/x": ["a/x"]},
         {"a/x": [("event:e", "b/x")], "b/x": [("event:f", "a/x")]},
         {"a/x": ["b/x", "c/x"], "b/x": ["c/x"], "c/x": ["a/x"]},
+        {"a/x": [("b/x", "b/x.2")], "b/x.2": ["b/x.1"], "b/x.1": ["a/x"]},
     ],
 )
 def test_cycles_are_marked(waits: Waits) -> None:

@@ -13,53 +13,67 @@ local function touch_waiting(tenant, wait)
   end
 end
 
--- An event is there as long as an item that gave it off stands by it, or a person: `person`. Those of
--- people are counted for each tenant; those of items are as many as their loops may have.
+-- An event is there as long as an item that gave it off stands by it, or a person: `person`. The items
+-- are in a set of their own, the first one at the beginning. Those of people are counted by who gave them off.
+local function emitters_key(name) return P .. 'loops:emitters:' .. name end
+
 local function read_event(name)
   local text = redis.call('HGET', P .. 'loops:events', name)
   return text and cjson.decode(text)
 end
 
-local function write_event(name, found)
-  if #found.by > 0 or found.person then
+-- Forgets an event by which nobody stands any more. Returns whether that is so.
+local function end_event(name, found)
+  if found.person or redis.call('EXISTS', emitters_key(name)) == 1 then
     redis.call('HSET', P .. 'loops:events', name, cjson.encode(found))
-    return true
+    return false
   end
   redis.call('HDEL', P .. 'loops:events', name)
-  return false
+  return true
 end
 
 local function add_emitter(name, item)
-  local found = read_event(name) or { at = NOW / 1000, by = {} }
-  for _, each in ipairs(found.by) do
-    if each == item then return end
-  end
-  if #found.by < 100 then found.by[#found.by + 1] = item end
-  write_event(name, found)
+  redis.call('HSETNX', P .. 'loops:events', name, cjson.encode({ at = NOW / 1000 }))
+  redis.call('ZADD', emitters_key(name), 'NX', NOW, item)
 end
 
 -- Returns whether the event is gone with that.
 local function remove_emitter(name, item)
-  local found, kept = read_event(name), {}
-  if not found then return false end
-  for _, each in ipairs(found.by) do
-    if each ~= item then kept[#kept + 1] = each end
-  end
-  if #kept == #found.by then return false end
-  found.by = kept
-  return not write_event(name, found)
+  local removed = redis.call('ZREM', emitters_key(name), item)
+  local found = removed == 1 and read_event(name)
+  return found and end_event(name, found)
 end
 
--- Lets nobody stand by what a person gave off. Returns whether somebody did.
-local function remove_person(tenant, name)
-  local found = read_event(tenant .. '/' .. name)
-  if not found or not found.person then return false end
-  found.person = nil
-  write_event(tenant .. '/' .. name, found)
-  if redis.call('HINCRBY', P .. 'loops:signals', tenant, -1) <= 0 then
-    redis.call('HDEL', P .. 'loops:signals', tenant)
+-- Takes back the events of an item, which runs again or is gone: who has not taken them waits again.
+local function withdraw_events(loop, item, why)
+  local names = redis.call('HGET', loop_key(loop, 'emitted'), item)
+  if not names then return end
+  local tenant = redis.call('HGET', loop_key(loop), 'tenant') or ''
+  redis.call('HDEL', loop_key(loop, 'emitted'), item)
+  for name in string.gmatch(string.match(names, '|(.*)$'), '[^\n]+') do
+    if remove_emitter(tenant .. '/' .. name, loop .. '/' .. item) then
+      note_in_log(loop, name .. ' of ' .. item .. ' is withdrawn: ' .. why, 'planner')
+      touch_waiting(tenant, 'event:' .. name)
+    end
   end
-  return true
+end
+
+local function add_person(name, person)
+  local found = read_event(name) or { at = NOW / 1000 }
+  found.person = person
+  redis.call('HSET', P .. 'loops:events', name, cjson.encode(found))
+  redis.call('ZADD', P .. 'loops:given', NOW, name)
+  redis.call('HINCRBY', P .. 'loops:signals', person, 1)
+end
+
+-- Lets nobody stand by what a person gave off. Returns whether the event is gone with that.
+local function remove_person(name, found)
+  if redis.call('HINCRBY', P .. 'loops:signals', found.person, -1) <= 0 then
+    redis.call('HDEL', P .. 'loops:signals', found.person)
+  end
+  redis.call('ZREM', P .. 'loops:given', name)
+  found.person = nil
+  return end_event(name, found)
 end
 
 -- The states of an item that other loops look at.
@@ -148,4 +162,36 @@ local function declare(loop, declared)
   for item, patterns in pairs(declared.files) do redis.call('HSET', loop_key(loop, 'files'), item, patterns) end
   write_outer(loop, declared.outer, declared.emits)
   redis.call('HSET', loop_key(loop), 'declared', declared.address)
+end
+
+-- What items wait for outside their loop, and the state of each.
+local function outer_states(loop)
+  local found, own = {}, redis.call('HMGET', loop_key(loop), 'outer', 'tenant')
+  for wait in string.gmatch(own[1] or '', '[^\n]+') do
+    local state = ''
+    local signal, other, item = string.match(wait, '^event:(.+)$'), string.match(wait, '^(.-)/(.+)$')
+    if signal then
+      local by = redis.call('HEXISTS', P .. 'loops:events', (own[2] or '') .. '/' .. signal)
+      state = by == 1 and 'emitted' or ''
+    elseif other then
+      local record = redis.call('HMGET', loop_key(other), 'state', 'tenant')
+      if record[1] and (record[2] or '') == (own[2] or '') then
+        local record = read_item(other, item)
+        local part = record and record.state == 'skipped' and redis.call('HGET', loop_key(other, 'split'), item)
+        if part then record = read_item(other, part) end
+        state = record and record.state or ''
+      end
+    end
+    found[#found + 1], found[#found + 2] = wait, state
+  end
+  return found
+end
+
+-- What a snapshot of a loop says about what it has to do with others.
+local function others_of(loop)
+  local found = { outer_states(loop) }
+  for i, part in ipairs({ 'split', 'emitted', 'orders', 'seen' }) do
+    found[i + 1] = redis.call('HGETALL', loop_key(loop, part))
+  end
+  return found
 end

@@ -22,18 +22,14 @@ for i = 1, #items, 2 do
 end
 for _, id in ipairs(R.cancel) do cancel_run(id, 'its loop was deleted') end
 -- What its items gave off: another loop of this name gives it off when they are done again.
-local tenant = redis.call('HGET', key, 'tenant') or ''
-for _, name in ipairs(redis.call('HKEYS', P .. 'loops:events')) do
-  local event_tenant, event_name = string.match(name, '^(.*)/(.-)$')
-  for _, item in ipairs(event_tenant == tenant and read_event(name).by or {}) do
-    if string.match(item, '^(.-)/') == R.loop and remove_emitter(name, item) then
-      touch_waiting(tenant, 'event:' .. event_name)
-    end
-  end
-end
 write_outer(R.loop, '', false)
+local tenant = redis.call('HGET', key, 'tenant') or ''
+for i = 1, #items, 2 do
+  withdraw_events(R.loop, items[i], 'its loop was deleted')
+  touch_waiting(tenant, R.loop .. '/' .. items[i])
+end
 for _, part in ipairs({ 'items', 'limits', 'spent', 'reserved', 'ready', 'begun', 'log', 'spec', 'heals', 'emitted',
-  'orders', 'files', 'seen', 'urgent' }) do
+  'split', 'orders', 'files', 'seen', 'urgent' }) do
   redis.call('DEL', loop_key(R.loop, part))
 end
 redis.call('HINCRBY', key, 'version', 1)

@@ -46,6 +46,7 @@ for number, heal in pairs(R.heals) do redis.call('HSET', loop_key(R.loop, 'heals
 for _, line in ipairs(R.log) do redis.call('RPUSH', loop_key(R.loop, 'log'), line) end
 redis.call('SET', loop_key(R.loop, 'spec'), R.spec)
 for item, files in pairs(R.seen) do redis.call('HSET', loop_key(R.loop, 'seen'), item, files) end
+for item, part in pairs(R.split) do redis.call('HSET', loop_key(R.loop, 'split'), item, part) end
 redis.call('ZADD', P .. 'loops', NOW, R.loop)
 redis.call('SETNX', P .. 'loops:epoch', '0') -- there has been a loop: see alerts.lua
 if R.fields.state == 'blocked' or R.fields.state == 'waiting' then

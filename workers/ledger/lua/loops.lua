@@ -55,6 +55,7 @@ local function write_item(loop, item, text)
   if redis.call('EXISTS', P .. 'loops:coupled') == 1 then
     local before = redis.call('HGET', loop_key(loop, 'items'), item) or ''
     local was, is = string.match(before, '^(.-)|'), string.match(text, '^(.-)|')
+    if was ~= is and is ~= 'passed' and is ~= 'skipped' then withdraw_events(loop, item, 'the item runs again') end
     if was ~= is and (not was or SETTLED[was] or SETTLED[is]) then
       local tenant = redis.call('HGET', loop_key(loop), 'tenant') or ''
       touch_waiting(tenant, loop .. '/' .. item)
@@ -63,6 +64,7 @@ local function write_item(loop, item, text)
     end
   end
   redis.call('HSET', loop_key(loop, 'items'), item, text)
+  if not string.match(text, '^skipped|') then redis.call('HDEL', loop_key(loop, 'split'), item) end
   -- What is said about who holds it back ends with its wait for a slot.
   if not string.match(text, '^ready|') then redis.call('HDEL', P .. 'loops:denied', loop .. '/' .. item) end
   redis.call(string.match(text, '^running|') and 'SADD' or 'SREM', loop_key(loop, 'begun'), item)

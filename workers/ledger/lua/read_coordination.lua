@@ -1,5 +1,5 @@
 -- Read what all loops have to do with each other: the locks on files, who was denied files, the events
--- that were given off, and the newest decisions.
+-- that were given off, of one tenant or of all, and the newest decisions.
 allow_when_full()
 local last, keys, decisions = tonumber(redis.call('GET', P .. 'loops:decided') or '0'), {}, {}
 for number = last, math.max(1, last - R.limit + 1), -1 do keys[#keys + 1] = int(number) end
@@ -8,5 +8,11 @@ if #keys > 0 then
     if text then decisions[#decisions + 1] = text end
   end
 end
-return { held_locks(), redis.call('HGETALL', P .. 'loops:denied'), redis.call('HGETALL', P .. 'loops:events'),
-  decisions, redis.call('SMEMBERS', P .. 'loops:coupled') }
+local events, all = {}, redis.call('HGETALL', P .. 'loops:events')
+for i = 1, #all, 2 do
+  if not given(R.tenant) or string.match(all[i], '^(.*)/') == R.tenant then
+    events[#events + 1] = { all[i], all[i + 1], redis.call('ZRANGE', emitters_key(all[i]), 0, R.named - 1),
+      redis.call('ZCARD', emitters_key(all[i])) }
+  end
+end
+return { held_locks(), redis.call('HGETALL', P .. 'loops:denied'), events, decisions }

@@ -33,30 +33,6 @@ local function of_items(loop, part, items)
   return found
 end
 
--- What items wait for outside their loop, and the state of each.
-local function outer_states(loop)
-  local found, own = {}, redis.call('HMGET', loop_key(loop), 'outer', 'tenant')
-  for wait in string.gmatch(own[1] or '', '[^\n]+') do
-    local state = ''
-    local signal, other, item = string.match(wait, '^event:(.+)$'), string.match(wait, '^(.-)/(.+)$')
-    if signal then
-      local by = redis.call('HEXISTS', P .. 'loops:events', (own[2] or '') .. '/' .. signal)
-      state = by == 1 and 'emitted' or ''
-    elseif other then
-      local record = redis.call('HMGET', loop_key(other), 'state', 'tenant')
-      if record[1] and (record[2] or '') == (own[2] or '') then
-        local record = read_item(other, item)
-        if record and record.state == 'skipped' and string.find(record.reason, 'split into ', 1, true) == 1 then
-          record = read_item(other, item .. '.2') -- its last part does it
-        end
-        state = record and record.state or ''
-      end
-    end
-    found[#found + 1], found[#found + 2] = wait, state
-  end
-  return found
-end
-
 -- The loops of a tenant that wait for others, with what for and how urgently.
 local function waiting_loops(tenant)
   local found = {}
@@ -132,5 +108,5 @@ answer[6] = { redis.call('GET', P .. 'loops:epoch') or '0', redis.call('GET', P 
   waiting_loops(redis.call('HGET', loop_key(R.loop), 'tenant') or ''),
   redis.call('HGETALL', P .. 'loops:denied'), names_of(undeclared) }
 answer[7] = redis.call('HVALS', loop_key(R.loop, 'heals'))
-answer[8] = { outer_states(R.loop), fields_of('emitted'), fields_of('orders'), fields_of('seen') }
+answer[8] = others_of(R.loop)
 return answer

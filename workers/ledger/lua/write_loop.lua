@@ -9,6 +9,8 @@ local function is_stale()
       local found = redis.call('HGET', loop_key(loop, 'items'), item)
       if (found or '') ~= records[1] then return true end
     end
+    local decision = given(change.overrules) and redis.call('HGET', P .. 'loops:decisions', change.overrules)
+    if decision and given(cjson.decode(decision).overruled_by) then return true end
   end
   if #R.admit == 0 then return false end
   if (redis.call('GET', P .. 'loops:epoch') or '0') ~= R.epoch then return true end
@@ -48,7 +50,7 @@ end
 local TELLS = { ['a person'] = true, ['the orchestrator'] = true }
 
 local function give_off(loop, tenant, item, run, events)
-  redis.call('HSET', loop_key(loop, 'emitted'), item, int(run))
+  redis.call('HSET', loop_key(loop, 'emitted'), item, int(run) .. '|' .. table.concat(events, '\n'))
   for _, name in ipairs(events) do
     add_emitter(tenant .. '/' .. name, loop .. '/' .. item)
     note_in_log(loop, item .. ' gave off ' .. name, 'planner')
@@ -56,20 +58,9 @@ local function give_off(loop, tenant, item, run, events)
   end
 end
 
-local function withdraw(loop, tenant, item, events)
-  redis.call('HDEL', loop_key(loop, 'emitted'), item)
-  for _, name in ipairs(events) do
-    if remove_emitter(tenant .. '/' .. name, loop .. '/' .. item) then
-      note_in_log(loop, name .. ' of ' .. item .. ' is withdrawn: the item runs again', 'planner')
-      touch_waiting(tenant, 'event:' .. name)
-    end
-  end
-end
-
 -- What a change says about how items go together with others.
 local function coordinate(loop, change, tenant)
   for item, each in pairs(change.emit) do give_off(loop, tenant, item, each.run, each.events) end
-  for item, events in pairs(change.withdraw) do withdraw(loop, tenant, item, events) end
   for item, order in pairs(change.orders) do
     if order == '' then
       redis.call('HDEL', loop_key(loop, 'orders'), item)
@@ -174,6 +165,7 @@ local function apply(loop, change)
     redis.call('HDEL', loop_key(loop, 'heals'), int(oldest))
   end
   if given(change.spec) then redis.call('SET', loop_key(loop, 'spec'), change.spec) end
+  for item, part in pairs(change.split) do redis.call('HSET', loop_key(loop, 'split'), item, part) end
   coordinate(loop, change, tenant or '')
   for _, id in ipairs(change.cancel) do cancel_run(id, change.note) end
   for item, id in pairs(change.forget) do

@@ -38,7 +38,7 @@ MOST_NOTES = 500
 MOST_SIGNATURES = 1000
 _UID = re.compile(r"[\w-]{1,100}")
 _KEYS = {"format", "schema", "release", "exported_at", "uid", "loop", "config", "spec", "items",
-         "jobs", "spent", "log", "heals", "memory", "seen"}  # fmt: skip
+         "jobs", "spent", "log", "heals", "memory", "seen", "split"}  # fmt: skip
 _HEAL = TypeAdapter(HealRecord)
 _NOTE = TypeAdapter(LoopNote)
 R = TypeVar("R")
@@ -72,6 +72,7 @@ def read_arrival(records: Any, schema: StoredSchema) -> LoopArrival:
     items = _part("items", lambda: _items(records["items"], ids))
     _part("memory", lambda: _memories(records["memory"], ids))
     _part("seen", lambda: _seen(records["seen"], specs))
+    _part("split", lambda: _split(records["split"], ids))
     runs = {
         item_job_id(uid, item, run): _Run(item, run)
         for item, record in items.items()
@@ -183,6 +184,11 @@ def _seen(value: Any, specs: Sequence[ItemSpec]) -> None:
     for item, files in value.items():
         spec = known[item].model_dump(exclude_unset=True)
         ItemSpec.model_validate({**spec, "touches": _list(files, MOST_FILES)})
+
+
+def _split(value: Any, ids: Sequence[str]) -> None:
+    if not isinstance(value, dict) or not {*value, *value.values()}.issubset(ids):
+        raise ValueError("does not say which items were split into which")
 
 
 def _jobs(value: Any, runs: Mapping[str, _Run]) -> Iterator[ArrivingJob]:

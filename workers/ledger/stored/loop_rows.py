@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mulligan.policies.coordination.critical_path import WaitingLoop
 from mulligan.policies.coordination.locks import FileLock
-from mulligan.policies.coordination.order import Order
+from mulligan.policies.coordination.order import ItemOrders
 from mulligan.policies.loops.admission import LEAST_URGENT, Demand, WaitingItem, demand_of
 from mulligan.policies.loops.budget import (
     RESOURCES,
@@ -134,28 +134,41 @@ def read_locks(answer: Sequence[Sequence[str]]) -> list[FileLock]:
     return sorted(found, key=lambda each: (each.since, each.name))
 
 
-def read_orders(row: Mapping[str, str]) -> dict[str, Order]:
-    return {item: Order.parse(text) for item, text in row.items()}
+def read_orders(row: Mapping[str, str]) -> dict[str, ItemOrders]:
+    return {item: ItemOrders.parse(text) for item, text in row.items()}
 
 
 def read_others(
-    outer: Sequence[str], emitted: Sequence[str], orders: Sequence[str], seen: Sequence[str]
+    outer: Sequence[str],
+    split: Sequence[str],
+    emitted: Sequence[str],
+    orders: Sequence[str],
+    seen: Sequence[str],
 ) -> dict[str, Any]:
     """Read what a snapshot says about what its loop has to do with others."""
     return {
         "outer": rows.fields(outer),
-        "emitted": {item: int(run) for item, run in rows.fields(emitted).items()},
+        "split": rows.fields(split),
+        "emitted": {
+            item: int(text.partition("|")[0]) for item, text in rows.fields(emitted).items()
+        },
         "orders": read_orders(rows.fields(orders)),
         "seen_files": {item: read_files(text) for item, text in rows.fields(seen).items()},
     }
 
 
-def read_event(name: str, text: str) -> EmittedEvent:
+def read_event(answer: Sequence[Any]) -> EmittedEvent:
     """Read an event by its name, `tenant/event`."""
+    name, text, items, total = answer
     tenant, _, event = name.rpartition("/")
     found = json.loads(text)
-    by = (*found["by"], *filter(None, [found.get("person")]))
-    return EmittedEvent(name=event, tenant=tenant, at=float(found["at"]), by=by)
+    return EmittedEvent(
+        name=event,
+        tenant=tenant,
+        at=float(found["at"]),
+        by=(*items, *filter(None, [found.get("person")])),
+        more=int(total) - len(items),
+    )
 
 
 def read_loop(name: str, row: Mapping[str, str]) -> LoopRecord:
@@ -356,13 +369,13 @@ class _Details(NamedTuple):
     record: str
     files: str
     seen: str
-    order: str
+    orders: str
 
     def described(self, item: WaitingItem) -> WaitingItem:
         return replace(
             item,
             files=(*read_files(self.files), *read_files(self.seen))[:MOST_FILES],
-            order=Order.parse(self.order).word if self.order else None,
+            orders=ItemOrders.parse(self.orders).words,
         )
 
 

@@ -30,6 +30,7 @@ PARTS: Mapping[str, str] = {
     "log": "moves",
     "heals": "moves",
     "seen": "moves",
+    "split": "moves",
     "files": "made from the items",
     "emitted": "made anew: what has passed gives off its events in the new place",
     "orders": "stay: they are about what others do in the old place",
