@@ -185,10 +185,13 @@ def _without_files(snapshot: LoopSnapshot, effect: Overruling) -> LoopChange:
     return LoopChange(seen_files={effect.item: kept}, note=note)
 
 
-def emit(context: LoopContext, name: str, *, tenant: str, by: str) -> bool:
-    """Give an event off. Return whether it was not there yet. Raises BadInput or LoopConflict."""
+def emit(context: LoopContext, name: str, *, tenant: str, by: str, of: str = "") -> bool:
+    """Give an event off. Return whether it was not there yet. Raises BadInput or LoopConflict.
+
+    ``of``: the tenant of who does it, in which that name is used once; empty if it has none.
+    """
     _check_event(name)
-    answer, publish = context.ledger.emit_event(name, tenant=tenant, by=by)
+    answer, publish = context.ledger.emit_event(name, tenant=tenant, by=by, account=f"{of}/{by}")
     if answer == "full":
         raise LoopConflict(f"{by} gave off too many events that are kept: withdraw some of them")
     context.publish(publish)

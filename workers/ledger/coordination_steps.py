@@ -89,10 +89,16 @@ class CoordinationSteps(LoopSteps):
         ]
 
     def emit_event(
-        self, name: str, *, tenant: str, by: str
+        self, name: str, *, tenant: str, by: str, account: str
     ) -> tuple[Literal["emitted", "seen", "full"], Sequence[Publication]]:
         answer = self.calls.one(
-            "emit_event", self._loops_prefix, event=name, tenant=tenant, by=by, most=MOST_SIGNALS
+            "emit_event",
+            self._loops_prefix,
+            event=name,
+            tenant=tenant,
+            by=by,
+            account=account,
+            most=MOST_SIGNALS,
         )
         if answer[0] == "emitted":
             return "emitted", rows.publications(answer[1])

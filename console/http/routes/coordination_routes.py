@@ -76,7 +76,8 @@ def create_router(context: ConsoleContext) -> APIRouter:
             gone = orders.withdraw(loops, body.event, tenant=tenant)
             return EventAnswer(event=body.event, emitted=False, withdrawn=gone)
         waiting = orders.count_waiting(loops, body.event, tenant=tenant)
-        emitted = orders.emit(loops, body.event, tenant=tenant, by=caller.name)
+        of = caller.tenant or ""
+        emitted = orders.emit(loops, body.event, tenant=tenant, by=caller.name, of=of)
         return EventAnswer(event=body.event, emitted=emitted, waiting=waiting)
 
     return router

@@ -67,9 +67,9 @@ class CoordinationLedger(Protocol):
         """Return the orders of the items of some loops."""
 
     def emit_event(
-        self, name: str, *, tenant: str, by: str
+        self, name: str, *, tenant: str, by: str, account: str
     ) -> tuple[Literal["emitted", "seen", "full"], Sequence[Publication]]:
-        """Give an event off. ``seen``: it is there already."""
+        """Give an event off. ``seen``: it is there already. ``account``: who is limited."""
 
     def withdraw_event(
         self, name: str, *, tenant: str

@@ -312,6 +312,7 @@ def test_nobody_takes_the_place_of_the_events_of_others(
         with pytest.raises(LoopConflict, match="eve gave off too many events"):
             orders.emit(context, "c", tenant=tenant, by="eve")
     assert orders.emit(context, "c", tenant="two", by="ada")
+    assert orders.emit(context, "d", tenant="two", by="eve", of="two")  # another one of this name
     assert orders.withdraw(context, "a", tenant="one")
     assert orders.emit(context, "c", tenant="one", by="eve")
     loops.create(item("make", emits=["made"]), name="alpha")

@@ -58,21 +58,21 @@ local function withdraw_events(loop, item, why)
   end
 end
 
-local function add_person(name, person)
+local function add_person(name, person, account)
   local found = read_event(name) or { at = NOW / 1000 }
-  found.person = person
+  found.person, found.account = person, account
   redis.call('HSET', P .. 'loops:events', name, cjson.encode(found))
   redis.call('ZADD', P .. 'loops:given', NOW, name)
-  redis.call('HINCRBY', P .. 'loops:signals', person, 1)
+  redis.call('HINCRBY', P .. 'loops:signals', account, 1)
 end
 
 -- Lets nobody stand by what a person gave off. Returns whether the event is gone with that.
 local function remove_person(name, found)
-  if redis.call('HINCRBY', P .. 'loops:signals', found.person, -1) <= 0 then
-    redis.call('HDEL', P .. 'loops:signals', found.person)
+  if redis.call('HINCRBY', P .. 'loops:signals', found.account, -1) <= 0 then
+    redis.call('HDEL', P .. 'loops:signals', found.account)
   end
   redis.call('ZREM', P .. 'loops:given', name)
-  found.person = nil
+  found.person, found.account = nil, nil
   return end_event(name, found)
 end
 

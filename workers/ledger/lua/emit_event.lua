@@ -9,9 +9,9 @@ if R.withdraw then
   return { 'withdrawn', table.concat(RELEASED, '\n') }
 end
 if found and found.person then return { 'seen' } end
-if tonumber(redis.call('HGET', P .. 'loops:signals', R.by) or '0') >= R.most then return { 'full' } end
+if tonumber(redis.call('HGET', P .. 'loops:signals', R.account) or '0') >= R.most then return { 'full' } end
 -- It stays, also if an item that gave it off runs again.
-add_person(name, R.by)
+add_person(name, R.by, R.account)
 if found then return { 'seen' } end
 touch_waiting(R.tenant, 'event:' .. R.event)
 return { 'emitted', table.concat(RELEASED, '\n') }
