@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support.ledger_scenario import Scenario
@@ -19,7 +19,7 @@ from mulligan.tasks.coordination.view import view_coordination
 from mulligan.tasks.loops import change, split
 from mulligan.tasks.loops.change import LoopConflict, change_loop
 from mulligan.tasks.loops.view import why
-from mulligan.tasks.ports.ledger import Requester
+from mulligan.tasks.ports.ledger import Ledger, Requester
 
 EVE = Requester(by="eve")
 
@@ -316,3 +316,23 @@ def test_an_item_that_was_split_and_reset_is_not_split_any_more(loops: LoopScena
     change.reset(loops.context, "beta", "x", ADA)
     change.skip(loops.context, "beta", "x", ADA)
     assert not loops.read("beta").snapshot.is_split("x")
+
+
+# -- cost ------------------------------------------------------------------------------------------
+
+
+def test_who_waits_for_whom_is_read_without_what_all_loops_ask_for(loops: LoopScenario) -> None:
+    """A reading for a plan grows with all loops: one for each coupled loop would be quadratic."""
+    loops.create(item("x", waits_for=["ready"]), name="alpha")
+    loops.create(item("y", emits=["ready"]), name="beta")
+    ledger = loops.scenario.ledger
+
+    class WithoutPlans:
+        def __getattr__(self, name: str) -> Any:
+            assert name != "read_loop"
+            return getattr(ledger, name)
+
+    context = replace(loops.context, ledger=cast(Ledger, WithoutPlans()))
+    assert run_coordination(context) == 0
+    assert [*view_coordination(context).graph.nodes] == ["alpha/x"]
+    assert orders.count_waiting(context, "ready", tenant="") == 1
