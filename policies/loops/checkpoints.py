@@ -49,6 +49,11 @@ class Checkpoint:
     attempt: int = 0
     #: How rollbacks name it: a merge as ``job/number``, another commit by its id.
     name: str
+    #: Of a merge that was made with others: the commit at which they began. They were verified at
+    #: the last of them.
+    batch: str = ""
+    #: Of a merge that was not verified with what other groups had landed meanwhile: what was.
+    beside: str = ""
     #: Of a merge of another loop: that loop.
     loop: str = ""
     #: Of a rollback: what it undoes, by name.
@@ -85,6 +90,28 @@ def marked(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
 def in_effect(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Return the merges that no later rollback undid, the newest first."""
     return [each for each in checkpoints if each.kind == "merge" and not each.undone]
+
+
+def verified_commits(checkpoints: Sequence[Checkpoint]) -> dict[str, str]:
+    """Return merges → the commit where they were verified when they landed; empty if nowhere.
+
+    ``checkpoints``: the newest first, so that a batch begins with the commit that was verified.
+    """
+    found, last = dict[str, str](), Checkpoint(commit="", parent=None, at=0, kind="other", name="",
+                                               subject="")  # fmt: skip
+    for each in checkpoints:
+        last = last if each.batch and each.batch == last.batch else each
+        found[each.commit] = "" if each.beside else last.commit
+    return found
+
+
+def blamed(checkpoints: Sequence[Checkpoint], commit: str) -> Checkpoint:
+    """Return what is to blame for what fails since a commit: a rollback that undid it, or itself.
+
+    What is undone and fails all the same fails because of what the rollback left.
+    """
+    found = next(each for each in checkpoints if each.commit == commit)
+    return next((e for e in checkpoints if found.undone and found.name in e.undoes), found)
 
 
 @dataclass(frozen=True, kw_only=True)

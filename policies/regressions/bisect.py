@@ -1,19 +1,27 @@
-"""Bisect: which commit broke an item, in ceil(log2 n) checks of n commits."""
+"""Bisect: which commit broke an item last, in ceil(log2 n) checks of n commits.
+
+A rollback mends what it undoes, so that each one in between takes a check of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 
-def next_probe(commits: Sequence[str], good: str, bad: str) -> str | None:
+def next_probe(
+    commits: Sequence[str], good: str, bad: str, rollbacks: Collection[str] = ()
+) -> str | None:
     """Return the commit to check next; None if ``bad`` is the culprit.
 
-    ``commits``: of the branch, the oldest first, with ``good`` and ``bad``. Raises ValueError if
-    they are not on it in this order.
+    ``commits``: of the branch, the oldest first, with ``good`` and ``bad``. ``rollbacks``: those
+    that undo others. Raises ValueError if ``good`` and ``bad`` are not on it in this order.
     """
     first, last = commits.index(good), commits.index(bad)
     if first >= last:
         raise ValueError("the good commit is not before the bad one")
+    mended = [each for each in commits[first + 1 : last] if each in rollbacks]
+    if mended:
+        return mended[-1]
     return commits[(first + last) // 2] if last - first > 1 else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from posixpath import normpath
 from typing import Literal
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
@@ -29,14 +30,16 @@ def meets(
     """
     if not changed:
         return False
-    named = {each.partition("::")[0].removeprefix("./").rstrip("/") for each in words}
+    named = {normpath(each.partition("::")[0]) for each in words}
     return any(path in files or matches(patterns, path) or _names(named, path) for path in changed)
 
 
 def _names(named: Collection[str], path: str) -> bool:
     """Whether one of the words is a file or a directory that it is in."""
     parts = path.split("/")
-    return any("/".join(parts[:count]) in named for count in range(1, len(parts) + 1))
+    return "." in named or any(
+        "/".join(parts[:count]) in named for count in range(1, len(parts) + 1)
+    )
 
 
 def argument_words(verifier: VerifierSpec) -> list[str]:

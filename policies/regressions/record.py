@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator
@@ -27,7 +28,8 @@ REGRESSION_STATUSES: tuple[RegressionStatus, ...] = get_args(RegressionStatus)
 #: ``merge``: the work of an item. ``rollback``, ``sync``: made by mulligan. ``other``: of a person,
 #: or of another loop.
 CulpritKind = Literal["", "merge", "rollback", "sync", "other"]
-#: ``merge``: files of the item changed. ``schedule``: it was time. ``asked``: a person asked.
+#: ``merge``: files of items changed. ``schedule``: it was time. ``asked``: a person asked, or an
+#: item was repaired without a merge of its own.
 CheckReason = Literal["merge", "schedule", "asked"]
 SEARCHING: frozenset[RegressionStatus] = frozenset({"bisecting", "confirming", "rolling_back"})
 OPEN: frozenset[RegressionStatus] = SEARCHING | {"reopened"}
@@ -37,7 +39,7 @@ MOST_REMEMBERED = 30
 MOST_TRIES = 2
 #: Times that an item is reopened before a person decides.
 MOST_ROUNDS = 3
-#: Every item of the loop: what a person may ask for.
+#: Every item that has passed: what a person may ask for.
 ALL_ITEMS = "*"
 LONGEST_DIFFERENCE = 4000
 _LONGEST_TEXT = 300
@@ -66,12 +68,18 @@ class Check(_Stored):
     number: int
     commit: str
     reason: CheckReason
-    #: The items of the running job; those up to the last one are done.
+    #: The items of the running job, and those that come after them.
     items: tuple[str, ...]
+    rest: tuple[str, ...] = ()
     job_id: str
     at: float
     #: Checks of these items that reached no verdict.
     tries: int = 0
+    #: Up to which commit the checks that are due after merges are done when this one ends.
+    until: str = ""
+    #: Whether it covers everything that has passed, and whether all of that was good so far.
+    full: bool = False
+    good: bool = True
 
 
 class Regression(_Stored):
@@ -154,15 +162,22 @@ class RegressionLog(_Stored):
 
     #: The number of the next check or regression.
     next_number: int = 1
-    #: The last commit whose due checks were made, and where everything was checked, and when.
+    #: Up to which commit the checks that are due after merges are done.
     commit: str = ""
+    #: Where everything was checked last, and where all of it was good, and when.
     full_commit: str = ""
     full_at: float = 0.0
-    #: The item that a person wants to be checked; ALL_ITEMS for all.
-    asked: str = ""
+    good_commit: str = ""
+    good_at: float = 0.0
+    #: The items to check whatever has changed; ALL_ITEMS stands for all.
+    asked: tuple[str, ...] = ()
     check: Check | None = None
     #: The oldest first.
     found: tuple[Regression, ...] = ()
+    #: Commits → the items that were found to be good there last. An item has one at most.
+    good: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    #: Items → how often they were reopened since a person last decided.
+    rounds: Mapping[str, int] = Field(default_factory=dict)
 
     def to_text(self) -> str:
         """Return it as the ledger keeps it."""
@@ -181,14 +196,42 @@ class RegressionLog(_Stored):
 
         Those that are open or wait for a person stay. An item has at most one of each.
         """
-        known = {each.number: each for each in (*self.found, *found)}
+        before = {each.number: each for each in self.found}
+        known = {**before, **{each.number: each for each in found}}
         kept = [known[number] for number in sorted(known)]
         new = {each.number for each in found}
         ended = [each.number for each in kept if not each.is_kept and each.number not in new]
         dropped = ended[: max(0, len(kept) - MOST_REMEMBERED)]
         kept = [each for each in kept if each.number not in dropped]
         after = max(self.next_number, *(each.number + 1 for each in found), 1)
-        return self.model_copy(update={"found": tuple(kept), "next_number": after})
+        rounds = dict(self.rounds)
+        for each in found:
+            if each.status == "escalated":
+                rounds.pop(each.item, None)
+            elif each.repairs and not getattr(before.get(each.number), "repairs", ""):
+                for item in {each.item, each.repairs}:
+                    rounds[item] = rounds.get(item, 0) + 1
+        return self.model_copy(
+            update={"found": tuple(kept), "next_number": after, "rounds": rounds}
+        )
+
+    def with_good(self, commit: str, *items: str) -> RegressionLog:
+        """Note the newest commit where items were found to be good."""
+        others = {
+            at: tuple(each for each in known if each not in items)
+            for at, known in self.good.items()
+        }
+        others[commit] = (*others.get(commit, ()), *items)
+        return self.model_copy(update={"good": {at: kept for at, kept in others.items() if kept}})
+
+    def with_asked(self, *items: str) -> RegressionLog:
+        """Have items checked, besides those that are to be checked already."""
+        return self.model_copy(update={"asked": tuple(sorted({*self.asked, *items}))})
+
+    @property
+    def known_good(self) -> dict[str, str]:
+        """Items → the newest commit where a check found them to be good."""
+        return {item: commit for commit, items in self.good.items() for item in items}
 
     def open_of(self, item: str) -> Regression | None:
         """Return the newest open regression that an item was found with, or that it repairs."""
@@ -207,12 +250,6 @@ class RegressionLog(_Stored):
     def searching(self) -> Regression | None:
         """The regression whose culprit is searched: one after the other."""
         return next((each for each in self.found if each.status in SEARCHING), None)
-
-    def rounds(self, item: str) -> int:
-        """Return how often an item was reopened since a person last decided."""
-        mine = [each for each in self.found if item in (each.item, each.repairs)]
-        last = max((e.number for e in mine if e.status == "escalated"), default=0)
-        return sum(bool(each.repairs) and each.number > last for each in mine)
 
     def changes_from(self, earlier: RegressionLog) -> list[Regression]:
         """Return the regressions that are new or have another status: what people are told."""

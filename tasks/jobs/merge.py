@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from mulligan.policies.failures.causes import VERIFIERS
 from mulligan.policies.failures.failure import (
@@ -125,12 +125,16 @@ def synced_tip(
     return repository.commit(merged.tree, (tip, upstream), message), ()
 
 
-def commit_message(claim: Claim) -> str:
-    """Return the message of a merge. Its trailers say what was merged."""
+def commit_message(claim: Claim, how: Mapping[str, str] | None = None) -> str:
+    """Return the message of a merge. Its trailers say what was merged, and ``how``."""
     title = str(claim.job.verifiers[-1].options.get("title") or claim.job.task_text[:200])
     first = " ".join(title.split())
     subject = f"{claim.job.labels['item']}: {first}"[:_LONGEST_SUBJECT]
-    names = {ATTEMPT_TRAILER: attempt_name(claim), ITEM_TRAILER: item_name(claim.job)}
+    names = {
+        ATTEMPT_TRAILER: attempt_name(claim),
+        ITEM_TRAILER: item_name(claim.job),
+        **(how or {}),
+    }
     trailers = "".join(f"{name}: {value}\n" for name, value in names.items())
     return f"{subject}\n\n{trailers}"
 

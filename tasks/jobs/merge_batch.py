@@ -43,6 +43,8 @@ from mulligan.tasks.ports.leases import HeldLease
 from mulligan.tasks.ports.ledger import Claim, Entry, Lease, MergeQueue
 from mulligan.tasks.ports.repositories import (
     ATTEMPT_TRAILER,
+    BATCH_TRAILER,
+    BESIDE_TRAILER,
     ITEM_TRAILER,
     BranchCommit,
     Fence,
@@ -252,12 +254,19 @@ class _Batch:
                 return True
             members = [each for each in members if each not in ended]
 
-    def _chain(self, members: Sequence[Claim], start: str) -> list[tuple[Claim, str]]:
-        """Merge members one after the other, without those that conflict or cannot be read."""
+    def _chain(
+        self, members: Sequence[Claim], start: str, *, verified: str = ""
+    ) -> list[tuple[Claim, str]]:
+        """Merge members one after the other, without those that conflict or cannot be read.
+
+        ``verified``: the same work, which was verified beside other groups.
+        """
         chain: list[tuple[Claim, str]] = []
+        how = {BATCH_TRAILER: start} if len(members) > 1 else {}
+        how = {BESIDE_TRAILER: verified} if verified else how
         for each in members:
             try:
-                made = self._merge_one(each, chain[-1][1] if chain else start)
+                made = self._merge_one(each, chain[-1][1] if chain else start, how)
             except _UNUSABLE as error:
                 if self._is_own(each):
                     raise
@@ -267,13 +276,13 @@ class _Batch:
                 chain.append((each, made))
         return chain
 
-    def _merge_one(self, member: Claim, ours: str) -> str | None:
+    def _merge_one(self, member: Claim, ours: str, how: Mapping[str, str]) -> str | None:
         """Merge a member into a commit and return the merge; None if it conflicts."""
         commit = _commit_of(member)
         merged = self.repository.merge(ours, commit)
         if merged.conflicts:
             return None
-        return self.repository.commit(merged.tree, (ours, commit), commit_message(member))
+        return self.repository.commit(merged.tree, (ours, commit), commit_message(member, how))
 
     def _verified(self, members: Sequence[Claim], commit: str, base: str) -> bool:
         """Whether work is good together with all that was landed in this turn."""
@@ -319,6 +328,7 @@ class _Batch:
 
         Raises _Moved if somebody else has moved the branch.
         """
+        verified = chain[-1][1]
         for _ in range(_MOST_RACES):
             if ended := self._ended([each for each, _ in chain]):
                 return ended
@@ -332,7 +342,7 @@ class _Batch:
             now = self._moved_apart(self.tip, new) if start == self.tip else None
             if now is None:
                 break
-            again = self._chain([each for each, _ in chain], now)
+            again = self._chain([each for each, _ in chain], now, verified=verified)
             if len(again) < len(chain):
                 break
             chain, self.tip, start = again, now, now

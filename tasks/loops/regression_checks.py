@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from mulligan.policies.jobs.job import (
     GIT_MERGE,
@@ -13,8 +14,8 @@ from mulligan.policies.jobs.job import (
     RunnerSpec,
     VerifierSpec,
 )
-from mulligan.policies.loops.checkpoints import Checkpoint, in_effect
-from mulligan.policies.loops.loop import LoopSnapshot
+from mulligan.policies.loops.checkpoints import Checkpoint, in_effect, verified_commits
+from mulligan.policies.loops.loop import DONE, LoopSnapshot
 from mulligan.policies.loops.spec import ItemSpec
 from mulligan.policies.regressions.due import (
     ItemVerdict,
@@ -23,7 +24,12 @@ from mulligan.policies.regressions.due import (
     judge_item,
     meets,
 )
-from mulligan.policies.regressions.record import ALL_ITEMS, CheckReason, RegressionRules
+from mulligan.policies.regressions.record import (
+    ALL_ITEMS,
+    CheckReason,
+    RegressionLog,
+    RegressionRules,
+)
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.ports.ledger import Submission
 from mulligan.tasks.ports.repositories import Repository
@@ -60,40 +66,94 @@ def passed_items(snapshot: LoopSnapshot) -> list[ItemSpec]:
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class DueItems:
+    """The items to verify at the newest checkpoint, in the order of the specs, and why."""
+
+    reason: CheckReason
+    items: tuple[str, ...]
+    #: Whether these are all that have passed.
+    full: bool = False
+    #: Up to which commit the checks that are due after merges are done with them.
+    until: str = ""
+
+
 def due_items(
     snapshot: LoopSnapshot,
     rules: RegressionRules,
     checkpoints: Sequence[Checkpoint],
     changed: Callable[[str, str], frozenset[str]],
     now: float,
-) -> tuple[CheckReason, list[ItemSpec]]:
-    """Return the passed items that are due to be verified at the newest checkpoint, and why.
+) -> DueItems:
+    """Return what is due: everything by schedule, else what merges concern and what was asked for.
 
     An item with an open regression is looked after already.
     """
     log, tip = snapshot.loop.regressions, checkpoints[0].commit
-    passed = [each for each in passed_items(snapshot) if log.open_of(each.id) is None]
-    if log.asked:
-        return "asked", [each for each in passed if log.asked in (ALL_ITEMS, each.id)]
     merges = {each.item: each for each in reversed(in_effect(checkpoints))}
-    places = {each.commit: place for place, each in enumerate(checkpoints)}
-    merged = [each for each in passed if each.id in merges and merges[each.id].commit != tip]
+    passed = {each.id: each for each in passed_items(snapshot) if log.open_of(each.id) is None}
+    merged = {item for item in passed if item in merges}
     begun = log.full_at or snapshot.loop.started_at or now
     if now - begun >= rules.every and log.full_commit != tip:
-        return "schedule", merged
-    if not rules.after_merge:
-        return "merge", []
+        due, reason = merged, "schedule"
+    else:
+        concerned = _Concerned(log, checkpoints, merges, changed)
+        due = {each for each in merged if rules.after_merge and concerned(passed[each])}
+        reason = "merge" if due else "asked"
+        due |= {*passed} if ALL_ITEMS in log.asked else {*passed}.intersection(log.asked)
+    return DueItems(
+        reason=cast("CheckReason", reason),
+        items=tuple(each for each in passed if each in due),
+        full=due >= merged,
+        until=log.commit if reason == "asked" else _looked_at(snapshot, checkpoints, merges),
+    )
 
-    def is_due(spec: ItemSpec) -> bool:
-        merge = merges[spec.id]
-        # The newer one: its own merge, or the last checks.
-        newer = places.get(log.commit, len(places)) < places[merge.commit]
-        since = log.commit if newer else merge.commit
+
+def _looked_at(
+    snapshot: LoopSnapshot, checkpoints: Sequence[Checkpoint], merges: Mapping[str, Checkpoint]
+) -> str:
+    """Return up to which commit nothing is left out by a check of what is due at the newest one.
+
+    Items that have not passed yet, although they are merged, are left out, and so are those with an
+    open regression.
+    """
+    log, places = snapshot.loop.regressions, [each.commit for each in checkpoints]
+    if any(log.open_of(each.id) is not None for each in passed_items(snapshot)):
+        return log.commit
+    left = [m for item, m in merges.items() if snapshot.record(item).state not in DONE]
+    place = max((places.index(each.commit) + 1 for each in left), default=0)
+    if log.commit in places:
+        place = min(place, places.index(log.commit))
+    return places[place] if place < len(places) else ""
+
+
+class _Concerned:
+    """Whether merges concern an item since it was verified last."""
+
+    def __init__(
+        self,
+        log: RegressionLog,
+        checkpoints: Sequence[Checkpoint],
+        merges: Mapping[str, Checkpoint],
+        changed: Callable[[str, str], frozenset[str]],
+    ) -> None:
+        self._merges, self._changed = merges, changed
+        self._commits = [each.commit for each in checkpoints]
+        self._places = {commit: place for place, commit in enumerate(self._commits)}
+        self._verified, self._good = verified_commits(checkpoints), log.known_good
+        self._seen = {each.item: each.seen for each in log.found}
+        self._floor = self._places.get(log.commit, len(self._commits))
+
+    def __call__(self, spec: ItemSpec) -> bool:
+        merge, item = self._merges[spec.id], spec.id
+        looked = (self._verified[merge.commit], self._good.get(item), self._seen.get(item))
+        newest = min(self._places.get(each or "", len(self._commits)) for each in looked)
+        if newest > self._places[merge.commit]:
+            return True  # it landed beside others, and was not verified with them
+        since = self._commits[min(newest, self._floor)]
         words = [word for each in spec.verifiers for word in argument_words(each)]
-        files = changed(merge.parent or merge.commit, merge.commit)
-        return meets(changed(since, tip), files, spec.touches, words)
-
-    return "merge", [each for each in merged if is_due(each)]
+        files = self._changed(merge.parent or merge.commit, merge.commit)
+        return meets(self._changed(since, self._commits[0]), files, spec.touches, words)
 
 
 def verifiers_of(spec: ItemSpec, broken: Sequence[int] = ()) -> list[VerifierSpec]:

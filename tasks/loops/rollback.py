@@ -33,6 +33,8 @@ from mulligan.tasks.ports.errors import BadInput, RepositoryUnavailable
 from mulligan.tasks.ports.ledger import LoopReading, Requester
 from mulligan.tasks.ports.repositories import (
     ATTEMPT_TRAILER,
+    BATCH_TRAILER,
+    BESIDE_TRAILER,
     ITEM_TRAILER,
     RESTORED_TRAILER,
     ROLLBACK_TRAILER,
@@ -119,6 +121,8 @@ def _checkpoint(commit: BranchCommit, loop: str) -> Checkpoint:
         job_id=job_id if merge else "",
         attempt=int(number) if merge else 0,
         name=trailers[ATTEMPT_TRAILER] if is_work else commit.commit,
+        batch=trailers.get(BATCH_TRAILER, "") if merge else "",
+        beside=trailers.get(BESIDE_TRAILER, "") if merge else "",
         loop=owner if is_work and not merge else "",
         undoes=names_in(commit, UNDONE_TRAILER),
         restores=names_in(commit, RESTORED_TRAILER),

@@ -18,6 +18,8 @@ ROLLBACK_TRAILER = "Mulligan-Rollback"
 UNDONE_TRAILER = "Mulligan-Undone"
 RESTORED_TRAILER = "Mulligan-Restored"
 SYNC_TRAILER = "Mulligan-Sync"
+BATCH_TRAILER = "Mulligan-Batch"
+BESIDE_TRAILER = "Mulligan-Beside"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from mulligan.policies.loops.spec import LoopConfig
 from mulligan.policies.regressions.bisect import most_steps
 from mulligan.policies.regressions.record import SEARCHING, Regression
 from mulligan.tasks.loops.repository_sweep import LOOK_INTERVAL
+from mulligan.tasks.ports.repositories import ROLLBACK_TRAILER, UNDONE_TRAILER
 from simulation.agents import TreeVerifier
 from simulation.repositories import Files, GitModel
 
@@ -58,14 +59,37 @@ class RegressionChecker:
             if passed and self._is_broken(loop, item, model.files(tip)):
                 self._violated(f"{loop}/{item} passed and is broken, which nobody noticed")
 
+    def check_delivered(self, loop: str, commit: str) -> None:
+        """Invariant: what has passed and is broken is not delivered."""
+        config, loops = self.repositories.configs[loop], self.repositories.checker.loops
+        rules = config.regression_rules
+        if rules is None or not rules.after_merge:
+            return
+        for item, record in loops.items(loop).items():
+            passed = record.state == "passed" and record.job_id
+            if passed and self._is_broken(loop, item, self._model(config).files(commit)):
+                self._violated(f"{loop} was delivered at {commit[:10]}, where {item} is broken")
+
     def _check_found(self, loop: str, model: GitModel, found: Regression) -> None:
-        """Invariant: the culprit is where the item broke, found in as few checks as promised."""
+        """Invariant: the culprit is where the item broke last, found in as few checks as promised.
+
+        A rollback is blamed, too, if it left the item broken without what broke it first.
+        """
         name = f"the regression {found.number} of {loop}/{found.item}"
-        if found.steps > most_steps(found.commits) + 1:  # and one of the good commit
+        line = model.line(found.seen) if found.seen in model.commits else []
+        undone = sum(ROLLBACK_TRAILER in each.trailers for each in line)
+        if found.steps > most_steps(found.commits) + undone + 1:  # and one of the good commit
             self._violated(f"{name} took {found.steps} checks for {found.commits} commits")
         if not found.culprit:
             return
         culprit = model.commits[found.culprit]
+        if UNDONE_TRAILER in culprit.trailers:
+            return
+        ids = [each.id for each in line]
+        later = ids[: ids.index(culprit.id)] if culprit.id in ids else []
+        if any(not self._is_broken(loop, found.item, model.files(each), found.broken)
+               for each in later):  # fmt: skip
+            self._violated(f"{name} blames {found.culprit[:10]}, after which it was good again")
         before = [self._is_broken(loop, found.item, model.files(each), found.broken)
                   for each in culprit.parents[:1]]  # fmt: skip
         if any(before):

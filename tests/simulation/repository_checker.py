@@ -213,6 +213,7 @@ class RepositoryChecker:
         if self._fences.get((loop, fence.group)) is not process:  # invariant (d)
             self._violated(f"{process.name} moved {branch} after its fence was taken")
         if branch != self.configs[loop].target:
+            self.regressions.check_delivered(loop, new)
             return
         if fence.value not in self._looked.get((loop, process), ()):  # invariant (d)
             self._violated(f"{process.name} moved {branch}, but looked before it took the fence")

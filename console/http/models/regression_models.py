@@ -49,13 +49,23 @@ class RunningCheck(BaseModel):
 
     commit: str
     reason: CheckReason
+    #: The items of the running job; others may come after them.
     tests: list[str]
     job_id: str
     at: float
 
 
+class LastGood(BaseModel):
+    commit: str
+    at: float
+
+
 class RegressionList(BaseModel):
     check: RunningCheck | None
+    #: The items that are verified next; `*` stands for all that have passed.
+    asked: list[str]
+    #: Where everything that had passed was verified and good last.
+    good: LastGood | None
     #: The newest first.
     regressions: list[RegressionRow]
 
@@ -70,6 +80,7 @@ class VerifyRequest(BaseModel):
 def regression_list(loop: LoopRecord, *, texts: bool) -> RegressionList:
     log = loop.regressions
     check = log.check
+    good = LastGood(commit=log.good_commit, at=log.good_at) if log.good_commit else None
     return RegressionList(
         check=None
         if check is None
@@ -80,6 +91,8 @@ def regression_list(loop: LoopRecord, *, texts: bool) -> RegressionList:
             job_id=check.job_id,
             at=check.at,
         ),
+        asked=list(log.asked),
+        good=good,
         regressions=[regression_row(each, texts=texts) for each in reversed(log.found)],
     )
 

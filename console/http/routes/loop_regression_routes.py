@@ -32,11 +32,12 @@ def create_router(context: ConsoleContext) -> APIRouter:
     def verify(
         loop_id: LoopId, caller: Reader, changes: Changes, body: VerifyRequest = _ALL
     ) -> RegressionList:
-        """Verify an item, or every one that passed, again within seconds."""
+        """Verify an item, or every one that passed, next."""
         found = visible_loop(context, caller, loop_id).snapshot
         if body.test is not None and found.spec(body.test) is None:
             raise no_such_item(loop_id, body.test)
         verify_loop(context.services.loops, loop_id, changes, item=body.test)
-        return regression_list(found.loop, texts=caller.texts)
+        now = visible_loop(context, caller, loop_id).snapshot
+        return regression_list(now.loop, texts=caller.texts)
 
     return router

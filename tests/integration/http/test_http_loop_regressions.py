@@ -13,7 +13,7 @@ from support.ledger_scenario import SettingsMaker
 from support.loops import item
 
 from mulligan.console.http.context import ConsoleContext, open_context
-from mulligan.policies.loops.loop import LoopChange
+from mulligan.policies.loops.loop import ItemRecord, LoopChange
 from mulligan.policies.regressions.record import ALL_ITEMS, Check, Regression, RegressionLog
 from mulligan.tasks.ports.ledger import LoopReading, LoopWrite, Written
 
@@ -83,14 +83,29 @@ def test_quotations_need_the_right_to_read_texts(
 
 
 def test_a_check_is_asked_for(client: TestClient, context: ConsoleContext, found: str) -> None:
-    post_json(client, "/api/loops/alpha/verify")
-    assert read(context).snapshot.loop.regressions.asked == ALL_ITEMS
+    passed = {"one": ItemRecord(state="passed", runs=1, job_id="p00-1")}
+    write = LoopWrite(reading=read(context), change=LoopChange(items=passed))
+    assert isinstance(context.ledger.write_loop(write), Written)
+    assert post_json(client, "/api/loops/alpha/verify", test="one")["asked"] == ["one"]
+    assert post_json(client, "/api/loops/alpha/verify")["asked"] == [ALL_ITEMS, "one"]
+
+
+def test_where_everything_was_good_last_is_said(
+    client: TestClient, context: ConsoleContext, found: str
+) -> None:
+    assert get_json(client, "/api/loops/alpha/regressions")["good"] is None
+    log = RegressionLog(good_commit="c" * 40, good_at=3.0)
+    write = LoopWrite(reading=read(context), change=LoopChange(regressions=log))
+    assert isinstance(context.ledger.write_loop(write), Written)
+    good = get_json(client, "/api/loops/alpha/regressions")["good"]
+    assert good == {"commit": "c" * 40, "at": 3.0}
 
 
 @pytest.mark.parametrize(
     ("fields", "status", "message"),
     [
         ({"test": "one"}, 409, "one has not passed"),
+        ({}, 409, "no item has passed yet"),
         ({"test": "two"}, 404, "no item 'two'"),
         ({"test": "a b"}, 422, "test"),
         ({"tests": "one"}, 422, "tests"),

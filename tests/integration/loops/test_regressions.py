@@ -20,29 +20,29 @@ from support.coding_loop import (
 )
 from support.git_repositories import UserRepository, git
 from support.inline_fleet import ADA
+from support.regressions import (
+    BREAKS,
+    Surroundings,
+    chain,
+    check_jobs,
+    checks,
+    found,
+    settle,
+)
 
 from mulligan.policies.failures.failure import VerificationResult, VerificationStatus
 from mulligan.policies.jobs.job import Output
 from mulligan.policies.loops.loop import LoopChange
 from mulligan.policies.regressions.bisect import most_steps
-from mulligan.policies.regressions.record import MOST_ROUNDS, MOST_TRIES, Regression
+from mulligan.policies.regressions.record import MOST_ROUNDS, MOST_TRIES
 from mulligan.tasks.jobs import commit_check, verify
 from mulligan.tasks.loops.change import LoopConflict, change_loop, configure, skip
-from mulligan.tasks.loops.regression_checks import TASK_TYPE
 from mulligan.tasks.loops.regressions import RegressionSweep, verify_loop
 from mulligan.tasks.loops.rollback import finish_rollback
-from mulligan.tasks.ports.ledger import Claim, JobView
+from mulligan.tasks.ports.ledger import Claim
 from mulligan.tasks.ports.verifiers import Verifier
 
 pytestmark = pytest.mark.real_models("command")
-
-#: An agent whose item BREAK empties the file of A, unless it is told about the regression.
-BREAKS = """
-write(f"{item}.txt", "done\\n")
-if item == "BREAK" and "Regression:" not in prompt:
-    write("A.txt", "broken\\n")
-"""
-
 
 #: An agent whose item B adds a line to the file of A, which is harmless.
 TOUCHES = "write(f'{item}.txt', 'done\\n')\nif item == 'B': write('A.txt', 'done\\nmore\\n')"
@@ -56,39 +56,6 @@ def repository(tmp_path: Path) -> Path:
 @pytest.fixture
 def fleet(tmp_path: Path, repository: Path) -> CodingLoop:
     return CodingLoop(tmp_path, repository)
-
-
-def settle(fleet: CodingLoop) -> None:
-    """Sweep and run until nothing is found and nothing is left to do."""
-    for _ in range(60):
-        fleet.run()
-        before = fleet.loop.version
-        fleet.sweep()
-        fleet.run()
-        log = fleet.loop.regressions
-        looks = fleet.loop.rollback or log.check or log.searching
-        if fleet.loop.version == before and not looks:
-            return
-        fleet.clock.shift += fleet.settings.lease / 3
-    raise AssertionError(f"it does not end: {fleet.loop.regressions}")
-
-
-def found(fleet: CodingLoop) -> list[Regression]:
-    return list(fleet.loop.regressions.found)
-
-
-def chain(*names: str, **fields: Any) -> list[dict[str, Any]]:
-    """Return items that are done one after the other."""
-    before = ("", *names)
-    return [item(n, *filter(None, [b]), **fields) for n, b in zip(names, before, strict=False)]
-
-
-def check_jobs(fleet: CodingLoop) -> list[JobView]:
-    return [each for each in fleet.ledger.jobs(limit=500) if each.job.task_type == TASK_TYPE]
-
-
-def checks(fleet: CodingLoop) -> int:
-    return len(check_jobs(fleet))
 
 
 def test_a_planted_regression_is_blamed_on_its_culprit_and_repaired(
@@ -428,19 +395,6 @@ def test_an_item_that_a_person_skips_holds_nothing_up(fleet: CodingLoop, reposit
     fleet.wait(61)
     fleet.sweep()
     assert fleet.loop.delivered
-
-
-class Surroundings:
-    """What the checks of commits need besides the commit: they fail while it is away."""
-
-    away = False
-
-    def check(
-        self, claim: Claim, output: Output, index: int, verifier: Verifier
-    ) -> VerificationResult:
-        result = verify.check_one(claim, output, index, verifier)
-        status = VerificationStatus.FAIL if self.away else result.status
-        return result.model_copy(update={"status": status})
 
 
 @pytest.fixture

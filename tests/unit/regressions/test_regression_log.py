@@ -22,9 +22,12 @@ def regression(number: int = 1, **fields: Any) -> Regression:
 
 def test_a_record_is_read_as_it_was_written() -> None:
     check = Check(number=3, commit="c", reason="asked", items=("a",), job_id="j", at=2.0)
-    log = RegressionLog(check=check, asked="a", full_at=1.0).with_found(
-        regression(4, difference="-é\n+|", broken=(1, 2))
+    log = (
+        RegressionLog(check=check, full_at=1.0)
+        .with_asked("b", "a")
+        .with_found(regression(4, difference="-é\n+|", broken=(1, 2)))
     )
+    log = log.with_good("c", "a", "b")
     assert RegressionLog.from_text(log.to_text()) == log
     assert log.next_number == 5
     assert RegressionLog().to_text() == "{}"
@@ -80,8 +83,32 @@ def test_rounds_are_counted_since_a_person_last_decided() -> None:
         regression(5, item="b", status="repaired", repairs="b"),
         regression(6),
     ]
-    log = RegressionLog().with_found(*found)
-    assert (log.rounds("a"), log.rounds("b"), log.rounds("c")) == (2, 2, 0)
+    log = RegressionLog()
+    for each in found:
+        log = log.with_found(each)
+    assert log.rounds == {"a": 2, "b": 2}
+
+
+def test_rounds_are_not_forgotten_with_what_is_not_remembered() -> None:
+    log = RegressionLog()
+    for number in range(1, 4):
+        opened = regression(number, repairs="a", status="reopened")
+        log = log.with_found(opened).with_found(opened.changed(status="repaired"))
+    for number in range(4, MOST_REMEMBERED + 9):
+        log = log.with_found(regression(number, item="b", status="flake"))
+    assert "a" not in {each.item for each in log.found}
+    assert log.rounds == {"a": 3}
+
+
+def test_an_item_is_known_to_be_good_at_one_commit() -> None:
+    log = RegressionLog().with_good("c1", "a", "b").with_good("c2", "a").with_good("c2", "a")
+    assert log.good == {"c1": ("b",), "c2": ("a",)}
+    assert log.known_good == {"a": "c2", "b": "c1"}
+
+
+def test_what_is_asked_for_adds_up() -> None:
+    log = RegressionLog().with_asked("b").with_asked("a", "b").with_asked("*")
+    assert log.asked == ("*", "a", "b")
 
 
 def test_which_are_open() -> None:

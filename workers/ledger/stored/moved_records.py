@@ -132,7 +132,8 @@ def without_checks(text: str) -> str:
     """Return what a loop remembers of regressions. A check under way is made again elsewhere."""
     log = RegressionLog.from_text(text)
     found = tuple(each.changed(job_id="", probe="") for each in log.found)
-    return log.model_copy(update={"check": None, "found": found}).to_text()
+    items = (*log.check.items, *log.check.rest) if log.check else ()
+    return log.with_asked(*items).model_copy(update={"check": None, "found": found}).to_text()
 
 
 LOOP: Mapping[str, Reader] = {
