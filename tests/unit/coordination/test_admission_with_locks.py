@@ -139,7 +139,7 @@ def test_no_more_items_begin_than_may_have_begun() -> None:
 @pytest.mark.parametrize("begun", [True, False])
 def test_what_a_person_holds_gets_no_slot(begun: bool) -> None:
     """Given an item that has begun and gave its slot back, then it is held as any other."""
-    held = WaitingItem(item="held", order="hold", job_id="p00-x" if begun else "")
+    held = WaitingItem(item="held", orders=("hold",), job_id="p00-x" if begun else "")
     waiting, ready = ([held], []) if begun else ([], [held])
     demand = demand_of(
         "alpha", priority=5, weight=1, share=0, concurrency=4, live=(), begun=len(waiting),
