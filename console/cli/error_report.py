@@ -35,7 +35,7 @@ def report(error: Exception) -> ExitCode:
         case BrokenPipeError():
             # The reader is gone, as with `head`: nothing more can be printed.
             screen.discard_output()
-            return ExitCode.SOME_FAILED
+            return ExitCode.CLOSED_PIPE
         case OSError() if not _of_broker(error):
             screen.complain(_about_file(error))
             return ExitCode.SOME_FAILED

@@ -6,6 +6,7 @@
 2     bad input or usage
 3     no broker, or the ledger cannot be reached
 130   Ctrl-C
+141   the reader of the output is gone
 ====  ==========================================================
 """
 
@@ -24,6 +25,8 @@ class ExitCode(IntEnum):
     BAD_INPUT = 2
     NO_BROKER = 3
     INTERRUPTED = 130
+    #: As shells report the end of a program by SIGPIPE.
+    CLOSED_PIPE = 141
 
 
 class NoBroker(Exception):

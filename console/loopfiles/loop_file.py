@@ -59,10 +59,10 @@ def lint_loop(
     parameters: Mapping[str, Any],
     environment: Mapping[str, str] | None,
     rules: LoopRules,
-) -> list[Problem]:
-    """Return the problems of a loop and its spec files, each with its file and line."""
-    _, problems = inspect_file(path, parameters=parameters, environment=environment, rules=rules)
-    return first_problems(problems)
+) -> tuple[LoopDocument | None, list[Problem]]:
+    """Return a loop, if it has no problems, and those of all its files with their lines."""
+    loop, problems = inspect_file(path, parameters=parameters, environment=environment, rules=rules)
+    return loop, first_problems(problems)
 
 
 def read_template(document: Any, *, templates: Path | None, rules: LoopRules) -> LoopDocument:

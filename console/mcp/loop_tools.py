@@ -330,6 +330,14 @@ class StartLoop(MoveLoop):
 
     verb: ClassVar[Verb] = "start"
 
+    despite_move: Annotated[
+        bool, Field(description="Also one that moved to another installation and goes on there.")
+    ] = False
+
+    def request(self) -> ConsoleRequest:
+        query = "?despite_move=true" if self.despite_move else ""
+        return self.change("POST", loop_path(self.loop, self.verb) + query)
+
 
 class StopLoop(MoveLoop):
     """Stop a loop and end the attempts that run now. Their items run again after start_loop.

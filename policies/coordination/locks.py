@@ -38,6 +38,11 @@ def lock_space(identity: str | None, tenant: str) -> str:
     return f"repo:{identity}" if identity else f"tenant:{tenant}"
 
 
+def plain_pattern(pattern: str) -> str:
+    """Return a pattern as people see it: what an item was seen to change begins with a slash."""
+    return pattern.removeprefix("/")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Conflict:
     """A lock that holds an item back, and the patterns that can match one file."""

@@ -238,7 +238,7 @@ def _nodes(snapshot: LoopSnapshot, loops: Mapping[str, LoopSnapshot]) -> Iterato
                 item=spec.id,
                 loop_created=loop.created_at,
                 since=record.since,
-                held="hold" in snapshot.orders_of(spec.id).words,
+                held=bool(snapshot.held_by(spec.id)),
                 waits=(*own, *outer),
             )
 

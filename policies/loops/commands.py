@@ -47,23 +47,31 @@ _NOTES = {"start": "started", "stop": "stopped", "pause": "paused", "resume": "r
 _INSTEAD: dict[LoopState, str] = {
     "created": "start it",
     "stopped": "start it",
-    "waiting": "it goes on by itself",
+    "waiting": "`why` says what it waits for",
     "paused": "resume it",
     "blocked": "reset or skip what failed",
     "completed": "reset an item or add one",
 }
 
 
-def move_loop(snapshot: LoopSnapshot, verb: Verb, *, now: float) -> LoopChange:
+def move_loop(
+    snapshot: LoopSnapshot, verb: Verb, *, now: float, despite_move: bool = False
+) -> LoopChange:
     """Start, stop, pause or resume a loop. Raises NotPossible.
 
-    A loop that is already where the verb leads stays as it is.
+    A loop that is already where the verb leads stays as it is. ``despite_move``: start it although
+    it goes on in another installation.
     """
     loop, move = snapshot.loop, MOVES[verb]
     # A person's pause outlasts the budget's, which ends by itself.
     outlasts = verb == "pause" and loop.state == "paused" and loop.paused_by == "budget"
     if loop.state == move.to and not outlasts:
         return LoopChange()
+    if loop.has_moved and verb == "start" and not despite_move:
+        raise NotPossible(
+            f"{loop.name} {loop.reason}, and goes on there: two that run could write one branch."
+            f" Here, too, for once: mulligan loops start {loop.name} --despite-move"
+        )
     if loop.state == "paused" and verb in ("start", "resume"):
         _refuse_if_used_up(snapshot)
     if loop.state not in move.origins and not outlasts:

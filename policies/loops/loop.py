@@ -17,7 +17,8 @@ from mulligan.policies.loops.spec import MOST_FILES, ItemSpec, LoopConfig
 from mulligan.policies.path_patterns import pattern_problem
 from mulligan.policies.regressions.record import RegressionLog
 
-#: ``waiting``: for other loops or events. ``blocked``: nothing can go on without a person.
+#: ``waiting``: for other loops, for events, or for the end of an order. ``blocked``: nothing can go
+#: on without a person, but for what waits for others. See `running_state` in plan.py.
 #: ``completed``: every item passed or was skipped.
 LoopState = Literal["created", "running", "waiting", "paused", "blocked", "completed", "stopped"]
 #: ``quarantined``: its workers were lost, one after the other. ``blocked``: an item that it depends
@@ -35,6 +36,8 @@ _ITEM_STATES: dict[str, ItemState] = {state: state for state in ITEM_STATES}
 PLANNED: frozenset[LoopState] = frozenset({"running", "waiting", "blocked", "completed"})
 DONE: frozenset[ItemState] = frozenset({"passed", "skipped"})
 GAVE_UP: frozenset[ItemState] = frozenset({"failed", "quarantined"})
+#: The states in which an item may be ordered about: it waits, and has no slot.
+ORDERABLE: frozenset[ShownState] = frozenset({"pending", "ready", "blocked", "waiting"})
 #: Who paused a loop. ``monitor``: an incident that nobody ended: see response.py.
 PausedBy = Literal["", "person", "budget", "monitor"]
 
@@ -208,6 +211,11 @@ class LoopSnapshot:
 
     def orders_of(self, item: str) -> ItemOrders:
         return self.orders.get(item, NO_ORDERS)
+
+    def held_by(self, item: str) -> str:
+        """Return who keeps an item from getting a slot; empty if nobody does."""
+        said = self.orders_of(item).said
+        return next((each.by for each in said if each.word == "hold"), "")
 
     def files(self, spec: ItemSpec) -> tuple[str, ...]:
         """Return the files that an item must have alone."""

@@ -112,7 +112,7 @@ def _plan_state(snapshot: LoopSnapshot) -> tuple[LoopState, str]:
     paused_by_budget = loop.state == "paused" and loop.paused_by == "budget"
     if loop.state not in PLANNED and not paused_by_budget:
         return loop.state, loop.reason
-    state, reason = _running_state(snapshot)
+    state, reason = running_state(snapshot)
     broken = breaches(snapshot.config.budget, snapshot.used)
     if broken and state != "completed":
         return "paused", used_up(*broken[0])
@@ -123,32 +123,53 @@ def used_up(scope: SharedScope, resource: Resource) -> str:
     return f"the {scope} budget of {resource} is used up"
 
 
-def _running_state(snapshot: LoopSnapshot) -> tuple[LoopState, str]:
-    states = {snapshot.record(spec.id).state for spec in snapshot.specs}
-    if states <= DONE:
+def running_state(snapshot: LoopSnapshot) -> tuple[LoopState, str]:
+    """Return the state of a loop that may run, and its reason. The first that fits counts.
+
+    1. ``completed``: every item is done.
+    2. ``running``: an item has begun, or is ready and nobody holds it.
+    3. ``blocked``: an item gave up, or depends on what did. That needs a person, whatever others
+       wait for, who go on by themselves.
+    4. ``waiting``: for other loops, for events, or for the end of an order.
+    """
+    records = [snapshot.record(spec.id) for spec in snapshot.specs]
+    if all(record.state in DONE for record in records):
         return "completed", ""
-    if not states.isdisjoint({"running", "ready"}):
+    if any(
+        record.state == "running" or (record.state == "ready" and not snapshot.held_by(spec.id))
+        for spec, record in zip(snapshot.specs, records, strict=True)
+    ):
         return "running", ""
-    if "pending" in states:  # for nothing of its own loop: see _plan_items
-        return "waiting", waiting_reason(snapshot)
-    # Nothing waits for what runs, so something gave up, or depends on what does not exist.
-    stuck = next(iter(stuck_items(snapshot)))
-    record = snapshot.record(stuck)
-    return (
-        "blocked",
-        record.reason if record.state == "blocked" else f"{stuck} {WORDS[record.state]}",
-    )
+    if stuck := stuck_items(snapshot):
+        record = snapshot.record(stuck[0])
+        words = f"{stuck[0]} {WORDS[record.state]}"
+        return "blocked", record.reason if record.state == "blocked" else words
+    return "waiting", waiting_reason(snapshot)  # for nothing of its own loop: see _plan_items
+
+
+def waiting_item(snapshot: LoopSnapshot) -> str | None:
+    """Return the first item that waits for what is outside the loop, or that a person holds."""
+    for spec in snapshot.specs:
+        record = snapshot.record(spec.id)
+        if record.state == "pending" and open_waits(snapshot, spec, record):
+            return spec.id
+        if record.state == "ready" and snapshot.held_by(spec.id):
+            return spec.id
+    return None
 
 
 def waiting_reason(snapshot: LoopSnapshot) -> str:
-    """Say which item waits for what outside the loop: the first one in the order of the specs."""
-    for spec in snapshot.specs:
-        record = snapshot.record(spec.id)
-        if record.state == "pending" and (waits := open_waits(snapshot, spec, record)):
-            state = snapshot.outer.get(waits[0], "")
-            # The state of another item changes without this loop.
-            return f"{spec.id} waits for {waits[0] if state else wait_words(waits[0], state)}"
-    return ""
+    """Say what the `waiting_item` waits for, or who holds it; nothing if there is none."""
+    item = waiting_item(snapshot)
+    spec = None if item is None else snapshot.spec(item)
+    if spec is None:
+        return ""
+    if by := snapshot.held_by(spec.id):
+        return f"{spec.id} is held by {by}"
+    wait = open_waits(snapshot, spec, snapshot.record(spec.id))[0]
+    state = snapshot.outer.get(wait, "")
+    # The state of another item changes without this loop.
+    return f"{spec.id} waits for {wait if state else wait_words(wait, state)}"
 
 
 def stuck_items(snapshot: LoopSnapshot) -> list[str]:

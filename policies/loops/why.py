@@ -6,14 +6,21 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from mulligan.policies.coordination.locks import Denial
+from mulligan.policies.coordination.locks import Denial, plain_pattern
 from mulligan.policies.coordination.outer_waits import open_waits, wait_words
 from mulligan.policies.figures.format import counted, duration
 from mulligan.policies.loops.admission import Demand, most_begun
 from mulligan.policies.loops.budget import BudgetState, Resource, SharedScope, breaches
 from mulligan.policies.loops.healing import PERSON, next_step
 from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemState, LoopSnapshot
-from mulligan.policies.loops.plan import WORDS, satisfied, stuck_items, used_up
+from mulligan.policies.loops.plan import (
+    WORDS,
+    satisfied,
+    stuck_items,
+    used_up,
+    waiting_item,
+    waiting_reason,
+)
 from mulligan.policies.loops.remedy import Action, LoopRemedy
 from mulligan.policies.loops.spec import EVENT
 
@@ -31,6 +38,7 @@ Cause = Literal[
     "quarantine",
     "failure",
     "not_started",
+    "moved",
     "planning",
     "worker",
     "repository",
@@ -49,6 +57,8 @@ class Reason:
     remedy: LoopRemedy | None = None
     #: What the escalation of the item says, in a line. It may quote the item's texts.
     detail: str = ""
+    #: What it waits for outside its loop, as in `ItemSpec.outer_waits`: the reason may lie there.
+    wait: str = ""
 
     @property
     def command(self) -> str | None:
@@ -69,7 +79,7 @@ _CAUSES: dict[str, Cause] = {
 _ENDING = "an attempt that was stopped has not ended yet"
 _BEFORE_READY: frozenset[ItemState] = frozenset({"pending", "blocked"})
 #: Of several items that one waits for, which to name: what gave up, what is blocked, the first.
-_URGENCY: dict[ItemState, int] = {"failed": 0, "quarantined": 0, "blocked": 1}
+_URGENCY: dict[str, int] = {"failed": 0, "quarantined": 0, "blocked": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +142,9 @@ def why_loop(snapshot: LoopSnapshot, fleet: FleetState, job: JobWaits, now: floa
         return _why_completed(snapshot)
     if snapshot.loop.state == "blocked" and (stuck := stuck_items(snapshot)):
         reason = why_item(snapshot, stuck[0], fleet, job, now)
-        return replace(reason, text=f"nothing can go on: {reason.text}")
+        others = waiting_reason(snapshot)
+        text = f"nothing can go on: {reason.text}" + (f"; {others}" if others else "")
+        return replace(reason, text=text)
     if snapshot.loop.state == "waiting" and (item := waiting_item(snapshot)) is not None:
         return why_item(snapshot, item, fleet, job, now)
     running = fleet.live_of_loop - len(fleet.ending)
@@ -162,15 +174,6 @@ def _why_completed(snapshot: LoopSnapshot) -> Reason:
 def running_item(snapshot: LoopSnapshot) -> str | None:
     """Return the first item with a job that has not ended."""
     return next((s.id for s in snapshot.specs if snapshot.record(s.id).state == "running"), None)
-
-
-def waiting_item(snapshot: LoopSnapshot) -> str | None:
-    """Return the first item that waits for another loop or for an event."""
-    for spec in snapshot.specs:
-        record = snapshot.record(spec.id)
-        if record.state == "pending" and open_waits(snapshot, spec, record):
-            return spec.id
-    return None
 
 
 def root_of(snapshot: LoopSnapshot, item: str) -> str:
@@ -233,14 +236,16 @@ def _why_root(
 def _why_not_this(snapshot: LoopSnapshot, item: str, fleet: FleetState) -> Reason | None:
     """Say what holds one item back outside its loop: other loops, events, files, a person."""
     spec, record, name = snapshot.spec(item), snapshot.record(item), snapshot.loop.name
-    holds = [each.by for each in snapshot.orders_of(item).said if each.word == "hold"]
-    if holds:
-        text = f"because {holds[0]} holds it"
+    if by := snapshot.held_by(item):
+        text = f"because {by} holds it"
         return Reason(cause="order", text=text, remedy=_order(name, item, "none"))
     if record.state == "pending" and spec and (waits := open_waits(snapshot, spec, record)):
-        cause: Cause = "event" if waits[0].startswith(EVENT) else "dependency"
-        words = wait_words(waits[0], snapshot.outer.get(waits[0], ""))
-        return Reason(cause=cause, text=f"for {words}", remedy=_order(name, item, "ignore_waits"))
+        # What gave up first, because only a person changes it.
+        wait = min(waits, key=lambda each: _URGENCY.get(snapshot.outer.get(each, ""), 2))
+        cause: Cause = "event" if wait.startswith(EVENT) else "dependency"
+        words = wait_words(wait, snapshot.outer.get(wait, ""))
+        remedy = _order(name, item, "ignore_waits")
+        return Reason(cause=cause, text=f"for {words}", remedy=remedy, wait=wait)
     if item in fleet.denied:
         found = fleet.denied[item]
         has = (
@@ -248,7 +253,7 @@ def _why_not_this(snapshot: LoopSnapshot, item: str, fleet: FleetState) -> Reaso
             if found.reserved
             else (f"which {found.holder} changes")
         )
-        text = f"for {found.files}, {has}"
+        text = f"for {plain_pattern(found.files)}, {has}"
         return Reason(cause="lock", text=text, remedy=_order(name, item, "ignore_locks"))
     return None
 
@@ -272,6 +277,8 @@ def _healing_words(snapshot: LoopSnapshot, item: str, now: float) -> str:
 def _why_held(snapshot: LoopSnapshot, fleet: FleetState, now: float) -> Reason | None:
     """Say what holds the whole loop back, if something does."""
     loop = snapshot.loop
+    if loop.has_moved:
+        return Reason(cause="moved", text=f"the loop {loop.reason}, and goes on there")
     if loop.state in ("created", "stopped"):
         text = "the loop was not started" if loop.state == "created" else "the loop was stopped"
         return Reason(cause="not_started", text=text, remedy=_of("start_loop", loop.name))

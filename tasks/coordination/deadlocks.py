@@ -53,9 +53,8 @@ def _break(context: LoopContext, deadlock: Deadlock) -> None:
     victim, wait = deadlock.victim, deadlock.wait
 
     def decide(found: LoopSnapshot, now: float) -> LoopChange:
-        orders = found.orders_of(victim.item)
-        waits = "hold" in orders.words or orders.ignores(wait)
-        if waits or found.record(victim.item).state != "pending":
+        ignored = found.orders_of(victim.item).ignores(wait)
+        if ignored or found.held_by(victim.item) or found.record(victim.item).state != "pending":
             return LoopChange()
         return _broken(found, deadlock, now)
 

@@ -13,16 +13,17 @@ from mulligan.policies.coordination.decision import (
     overruling,
     replaced,
 )
-from mulligan.policies.coordination.locks import Denial, FileLock
-from mulligan.policies.coordination.order import NO_ORDERS, ItemOrders
+from mulligan.policies.coordination.locks import FileLock
+from mulligan.policies.coordination.order import NO_ORDERS, ItemOrders, Order
 from mulligan.policies.coordination.wait_graph import Deadlock, WaitGraph, WaitingNode, build_graph
 from mulligan.policies.loops.loop import ItemRecord, LoopSnapshot
 from mulligan.policies.loops.spec import EVENT
+from mulligan.tasks.coordination.denials import standing_denials
 from mulligan.tasks.coordination.orders import does_something
 from mulligan.tasks.loops.change import no_such_loop
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.view import ANOTHER
-from mulligan.tasks.ports.ledger import EmittedEvent
+from mulligan.tasks.ports.ledger import Coordination, EmittedEvent
 
 #: An item in a sentence about a deadlock.
 _ITEM = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)/[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -45,6 +46,19 @@ class DeniedItem:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OrderedItem:
+    """An item with an order that is in force."""
+
+    loop: str
+    item: str
+    order: Order
+
+    @property
+    def name(self) -> str:
+        return f"{self.loop}/{self.item}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class CoordinationView:
     """Who has which files, who waits for whom, and what was decided, as the caller may see it."""
 
@@ -59,6 +73,8 @@ class CoordinationView:
     states: Mapping[tuple[str, str], str] = field(default_factory=dict)
     #: What overruling the decisions does, by their ids: if the caller may, and it does something.
     overrulings: Mapping[str, Overruling] = field(default_factory=dict)
+    #: The orders that are in force, the oldest first.
+    orders: Sequence[OrderedItem] = ()
 
 
 def view_coordination(
@@ -97,9 +113,17 @@ def view_coordination(
         if tenant in (None, each.tenant)
         and (each.loop in shown or _is_against(each, loop, visible) or (is_all and loop is None))
     ][:limit]
+    ordered = [
+        OrderedItem(loop=name, item=item, order=order)
+        for name, orders in found.orders.items()
+        if name in shown
+        for item, given in orders.items()
+        for order in given.said
+    ]
+    ordered.sort(key=lambda each: each.order.at)
     return CoordinationView(
         locks=[each for each in found.locks if each.loop in shown],
-        denied=[*_denied(found.denied, found.locks, shown, visible)],
+        denied=[*_denied(context, found, shown, visible)],
         events=[_event(each, visible) for each in events],
         graph=WaitGraph(
             nodes={each.name: each for each in nodes},
@@ -109,6 +133,7 @@ def view_coordination(
         decisions=decisions,
         states=_states(own, nodes),
         overrulings=_overrulings(context, decisions, visible),
+        orders=ordered,
     )
 
 
@@ -118,24 +143,20 @@ def _is_against(decision: Decision, loop: str | None, visible: Collection[str]) 
 
 
 def _denied(
-    denied: Mapping[str, str],
-    locks: Iterable[FileLock],
-    shown: Collection[str],
-    visible: Collection[str],
+    context: LoopContext, found: Coordination, shown: Collection[str], visible: Collection[str]
 ) -> Iterable[DeniedItem]:
     """Yield who waits for files that somebody has now, or waits for longer."""
-    holders = {each.name for each in locks}
-    for name, why in sorted(denied.items()):
-        (loop, _, item), denial = name.partition("/"), Denial.parse(why)
-        if loop in shown and (denial.reserved or denial.holder in holders):
-            seen = denial.holder.partition("/")[0] in visible
-            yield DeniedItem(
-                loop=loop,
-                item=item,
-                holder=denial.holder if seen else ANOTHER,
-                files=denial.files,
-                reserved=denial.reserved,
-            )
+    denied = {name: why for name, why in found.denied.items() if name.partition("/")[0] in shown}
+    for name, denial in sorted(standing_denials(context, denied, found.locks).items()):
+        loop, _, item = name.partition("/")
+        seen = denial.holder.partition("/")[0] in visible
+        yield DeniedItem(
+            loop=loop,
+            item=item,
+            holder=denial.holder if seen else ANOTHER,
+            files=denial.files,
+            reserved=denial.reserved,
+        )
 
 
 def _events_of(

@@ -272,9 +272,15 @@ def complete_item(context: LoopContext, config: LoopConfig, item: ItemSpec) -> I
     return item.model_copy(update={"verifiers": verifiers, "workspace": workspace})
 
 
-def move(context: LoopContext, name: str, verb: Verb, caller: Requester) -> LoopReading:
-    """Start, stop, pause or resume a loop."""
-    return change_loop(context, name, caller, lambda found, now: move_loop(found, verb, now=now))
+def move(
+    context: LoopContext, name: str, verb: Verb, caller: Requester, *, despite_move: bool = False
+) -> LoopReading:
+    """Start, stop, pause or resume a loop. ``despite_move``: see move_loop."""
+
+    def decide(found: LoopSnapshot, now: float) -> LoopChange:
+        return move_loop(found, verb, now=now, despite_move=despite_move)
+
+    return change_loop(context, name, caller, decide)
 
 
 def start_new(context: LoopContext, name: str, caller: Requester) -> None:

@@ -347,10 +347,11 @@ def _in_use(name: str) -> LoopConflict:
     return LoopConflict.at("name", message, "key_in_use")
 
 
-def go_on(context: LoopContext, name: str, caller: Requester) -> None:
+def go_on(context: LoopContext, name: str, written: Written, caller: Requester) -> None:
     """Start or resume a loop that was imported. One that has ended or runs stays as it is."""
     state = _reading(context, name).snapshot.loop.state
     if state in ("created", "stopped"):
-        move(context, name, "start", caller)
+        # One that was here before may have moved away. What a new one says of moves is of before.
+        move(context, name, "start", caller, despite_move=written.status == "written")
     elif state == "paused":
         move(context, name, "resume", caller)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from mulligan.policies.coordination.locks import Denial, find_conflict
 from mulligan.policies.coordination.order import NO_ORDERS, ItemOrders
 from mulligan.policies.figures.waiting_words import waiting_words
-from mulligan.policies.loops.loop import ItemRecord, LoopSnapshot, ShownState, shown_state
+from mulligan.policies.loops.loop import GAVE_UP, ItemRecord, LoopSnapshot, ShownState, shown_state
 from mulligan.policies.loops.plan import stuck_items
-from mulligan.policies.loops.spec import ItemSpec
+from mulligan.policies.loops.spec import EVENT, ItemSpec
 from mulligan.policies.loops.why import (
     FleetState,
     JobWaits,
@@ -22,12 +22,15 @@ from mulligan.policies.loops.why import (
     why_loop,
 )
 from mulligan.policies.repair.instruction import one_line
-from mulligan.tasks.loops.change import no_such_loop
+from mulligan.tasks.coordination.denials import standing_denials
+from mulligan.tasks.loops.change import NoSuchLoop, no_such_loop
 from mulligan.tasks.loops.context import LoopContext
 from mulligan.tasks.loops.registry import LoopSummary
 from mulligan.tasks.ports.errors import BadInput
 from mulligan.tasks.ports.ledger import JobView, LiveItem, LoopReading
 
+#: The states of items that end no wait before a person acts.
+_GAVE_UP = GAVE_UP | {"blocked"}
 #: How a loop is called that the reader may not know.
 ANOTHER = "another loop"
 
@@ -43,12 +46,26 @@ class LoopView:
     missing_pools: Collection[str] = ()
     #: Whether `mulligan up` serves the ledger; None if other supervisors run the workers.
     up: bool | None = None
-    #: Whether the reader sees only a tenant's loops: the state of providers is not for everyone.
-    of_tenant: bool = False
-    #: Whether the reader may not know the names of other loops.
-    hides_others: bool = False
-    #: Whether the reader is a producer, who gives no orders.
-    of_producer: bool = False
+    #: Whose loops the reader sees; None for all.
+    tenant: str | None = None
+    owner: str | None = None
+    #: Items that are kept from files now.
+    denials: Mapping[str, Denial] = field(default_factory=dict)
+
+    @property
+    def of_tenant(self) -> bool:
+        """Whether the reader sees only a tenant's loops: providers are not for everyone."""
+        return self.tenant is not None
+
+    @property
+    def hides_others(self) -> bool:
+        """Whether the reader may not know the names of other loops."""
+        return self.tenant is not None or self.owner is not None
+
+    @property
+    def of_producer(self) -> bool:
+        """Whether the reader is a producer, who gives no orders."""
+        return self.owner is not None
 
     @property
     def snapshot(self) -> LoopSnapshot:
@@ -77,18 +94,10 @@ class LoopView:
     @property
     def _denied(self) -> dict[str, Denial]:
         """The loop's items that were denied files and wait for them still."""
-        prefix, fleet = f"{self.snapshot.loop.name}/", self.reading.fleet
-        holders = {each.name for each in fleet.locks}
-        found = {
-            name.removeprefix(prefix): Denial.parse(why)
-            for name, why in fleet.denied.items()
-            if name.startswith(prefix)
-        }
         return {
             item: self._shown(denial)
-            for item, denial in found.items()
-            if (denial.reserved or denial.holder in holders)
-            and self.state(item) in ("ready", "waiting")
+            for item, denial in self.denials.items()
+            if self.state(item) in ("ready", "waiting")
         }
 
     def _shown(self, denial: Denial) -> Denial:
@@ -148,6 +157,9 @@ def view_loop(
     reading = context.ledger.read_loop(name)
     if reading is None or not reading.snapshot.loop.is_of(tenant, owner):
         raise no_such_loop(context, name, tenant, owner)
+    prefix, fleet = f"{name}/", reading.fleet
+    denied = {key: why for key, why in fleet.denied.items() if key.startswith(prefix)}
+    denials = standing_denials(context, denied, fleet.locks)
     if tenant is not None or owner is not None:
         reading = _without_others(reading)
     slots = context.slots() if reading.fleet.slots is None else reading.fleet.slots
@@ -156,9 +168,9 @@ def view_loop(
         slots=slots,
         missing_pools=context.missing_pools(),
         up=context.up(),
-        of_tenant=tenant is not None,
-        hides_others=tenant is not None or owner is not None,
-        of_producer=owner is not None,
+        tenant=tenant,
+        owner=owner,
+        denials={key.removeprefix(prefix): each for key, each in denials.items()},
     )
 
 
@@ -209,32 +221,36 @@ def view_item(
     spec, record = view.snapshot.spec(item), view.snapshot.record(item)
     if spec is None:
         raise no_such_item(name, item)
-    root, job = root_of(view.snapshot, item), _job(context, view, item)
-    if view.snapshot.record(root).state == "ready":
-        root = waiting_item(view) or root  # what it waits for may hold the others back
-    waits = _waits(context, view, root, job if root == item else _job(context, view, root))
-    why = why_item_of(view, item, context.ledger.now(), waits)
     return ItemView(
         spec=spec,
         record=record,
         state=view.state(item),
-        job=job,
-        why=why,
+        job=_job(context, view, item),
+        why=follow_waits(context, view, _why_item(context, view, item)),
         orders=view.snapshot.orders_of(item),
         seen_files=view.snapshot.seen_files.get(item, ()),
         files_held_by=view.files_held_by(item),
     )
 
 
-def why_item_of(view: LoopView, item: str, now: float, waits: JobWaits | None = None) -> Reason:
-    """Say why an item of a loop that was read does not run.
+def why_item_of(view: LoopView, item: str, now: float) -> Reason:
+    """Say why an item of a loop that was read does not run, as far as the loop itself tells.
 
-    ``waits``: what the job waits for that it depends on; without it, only what its slot says.
+    What changes a wait for others lies with them: see follow_waits.
     """
-    if waits is None:
-        waits = _slot_says(view, root_of(view.snapshot, item))
-    fleet = view.fleet_state_of(root_of(view.snapshot, item))
-    return _allowed(view, why_item(view.snapshot, item, fleet, waits, now))
+    root = root_of(view.snapshot, item)
+    reason = why_item(view.snapshot, item, view.fleet_state_of(root), _slot_says(view, root), now)
+    return _allowed(view, replace(reason, remedy=None) if reason.wait else reason)
+
+
+def _why_item(context: LoopContext, view: LoopView, item: str) -> Reason:
+    """Say why an item does not run, with what its job says."""
+    root = root_of(view.snapshot, item)
+    fleet = view.fleet_state_of(root)
+    if view.snapshot.record(root).state == "ready":
+        root = waiting_item(view) or root  # what it waits for may hold the others back
+    waits = _waits(context, view, root, _job(context, view, root))
+    return _allowed(view, why_item(view.snapshot, item, fleet, waits, context.ledger.now()))
 
 
 def _slot_says(view: LoopView, item: str) -> JobWaits:
@@ -285,7 +301,7 @@ def why_of(context: LoopContext, view: LoopView) -> Reason:
         running = root_of(view.snapshot, stuck[0])
     waits = _waits(context, view, running, _job(context, view, running))
     reason = why_loop(view.snapshot, view.fleet_state, waits, context.ledger.now())
-    return _allowed(view, reason)
+    return follow_waits(context, view, _allowed(view, reason))
 
 
 def _job(context: LoopContext, view: LoopView, item: str) -> JobView | None:
@@ -323,3 +339,84 @@ def _waits(context: LoopContext, view: LoopView, item: str, job: JobView | None)
     now = context.ledger.now()
     words = waiting_words(waits.waiting_for, waits.behind, provider=provider, now=now)
     return replace(waits, words=words, closed=provider.until > now)
+
+
+# -- what is waited for in other loops -------------------------------------------------------------
+
+#: Loops that are read to follow what an item waits for.
+_MOST_FOLLOWED = 10
+
+
+def follow_waits(context: LoopContext, view: LoopView, reason: Reason) -> Reason:
+    """Follow what an item waits for in other loops, and name the item at the end of the chain.
+
+    What changes that one changes this one, too. The chain ends where the reader sees no more.
+    """
+    known: dict[str, LoopView | None] = {view.snapshot.loop.name: view}
+    path, last, of = list[str](), reason, view
+    while last.wait:
+        found = _ender(context, of, last.wait, known)
+        if found is None:
+            break
+        of, item = found
+        name = f"{of.snapshot.loop.name}/{item}"
+        if name in path:
+            cycle = " → ".join((*path[path.index(name) :], name))
+            return replace(reason, text=f"{reason.text}, in a cycle of waits: {cycle}")
+        path.append(name)
+        last = _why_item(context, of, item)
+    if path:
+        text = reason.text.removesuffix(f" ({view.snapshot.outer.get(reason.wait, '')})")
+        if reason.wait.startswith(EVENT):
+            text = f"{text} of {path[0]}"
+        if len(path) > 1:
+            text = f"{text}, and in the end for {path[-1]}"
+        state = last.text.removeprefix(path[-1].partition("/")[2]).lstrip()
+        return replace(
+            reason, text=f"{text}, which {state}", remedy=last.remedy, detail=last.detail
+        )
+    if reason.wait.startswith(EVENT) and not _emitters(context, view, reason.wait):
+        return replace(reason, text=f"{reason.text}, which no item gives off")
+    return reason
+
+
+def _emitters(context: LoopContext, view: LoopView, wait: str) -> Sequence[str]:
+    """Return the loops whose items give an event off."""
+    event = wait.removeprefix(EVENT)
+    return context.ledger.event_sources(view.snapshot.loop.tenant, event).get(event, ())
+
+
+def _ender(
+    context: LoopContext, view: LoopView, wait: str, known: dict[str, LoopView | None]
+) -> tuple[LoopView, str] | None:
+    """Return the item that ends a wait, with its loop; None if the reader sees none.
+
+    Of several that give an event off, one that did not give up.
+    """
+    if not wait.startswith(EVENT):
+        loop, _, item = wait.partition("/")
+        other = _other_view(context, view, loop, known)
+        return (other, item) if other is not None and other.snapshot.spec(item) else None
+    event = wait.removeprefix(EVENT)
+    found = [
+        (other, spec.id)
+        for loop in _emitters(context, view, wait)
+        if (other := _other_view(context, view, loop, known)) is not None
+        for spec in other.snapshot.specs
+        if event in spec.emits
+    ]
+    return min(found, key=lambda each: each[0].state(each[1]) in _GAVE_UP, default=None)
+
+
+def _other_view(
+    context: LoopContext, view: LoopView, name: str, known: dict[str, LoopView | None]
+) -> LoopView | None:
+    """Return a loop of the same tenant, if the reader sees it and not too many were read."""
+    if name not in known and len(known) <= _MOST_FOLLOWED:
+        try:
+            found = view_loop(context, name, tenant=view.tenant, owner=view.owner)
+            is_known = found.snapshot.loop.tenant == view.snapshot.loop.tenant
+            known[name] = found if is_known else None
+        except NoSuchLoop:
+            known[name] = None
+    return known.get(name)

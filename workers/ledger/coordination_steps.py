@@ -47,7 +47,7 @@ class CoordinationSteps(LoopSteps):
         return bool(answer[0] == "declared")
 
     def coordination(self, *, limit: int = 100, tenant: str | None = None) -> Coordination:
-        locks, denied, events, decisions = self.calls.one(
+        locks, denied, events, decisions, orders = self.calls.one(
             "read_coordination", self._loops_prefix, limit=limit, tenant=tenant, named=NAMED
         )
         return Coordination(
@@ -55,6 +55,7 @@ class CoordinationSteps(LoopSteps):
             denied=rows.fields(denied),
             events=[loop_rows.read_event(each) for each in events],
             decisions=[Decision.parse(text) for text in decisions],
+            orders={loop: loop_rows.read_orders(rows.fields(each)) for loop, each in orders},
         )
 
     def coupled_loops(self) -> list[str]:
@@ -87,6 +88,15 @@ class CoordinationSteps(LoopSteps):
             read_record(place, partial(loop_rows.read_orders, row))
             for place, row in zip(places, self.calls.records(places), strict=True)
         ]
+
+    def event_sources(self, tenant: str, event: str | None = None) -> Mapping[str, Sequence[str]]:
+        first, last = ("-", "+") if event is None else (f"[{event}/", f"({event}0")  # 0 follows /
+        key = keys.event_sources(self._loops_prefix, tenant)
+        found: dict[str, list[str]] = {}
+        for member in self.calls.run("ZRANGEBYLEX", key, first, last):
+            name, _, loop = member.partition("/")
+            found.setdefault(name, []).append(loop)
+        return found
 
     def emit_event(
         self, name: str, *, tenant: str, by: str, account: str

@@ -10,11 +10,13 @@ from mulligan.console.http.models.coordination_models import (
     DecisionRow,
     EventRow,
     LockRow,
+    OrderRow,
     WaitingRow,
     WaitRow,
 )
 from mulligan.policies.coordination.outer_waits import wait_name, wait_words
 from mulligan.policies.figures.format import duration, timestamp
+from mulligan.tasks.coordination.orders import ORDERED
 
 
 def print_coordination(found: CoordinationDocument, now: float) -> None:
@@ -35,9 +37,10 @@ def print_coordination(found: CoordinationDocument, now: float) -> None:
     _print("deadlocks", deadlocks, len(deadlocks))
     events = [_event(each, now) for each in found.events]
     _print("events", events, totals.events)
+    _print("orders", [_order(each, now) for each in found.orders], totals.orders)
     decisions = [line for each in found.decisions for line in _decision(each)]
     _print("decisions", decisions, len(decisions))
-    if not any((found.locks, denied, found.waiting, events, decisions)):
+    if not any((found.locks, denied, found.waiting, events, found.orders, decisions)):
         screen.say("loops have nothing to do with each other")
 
 
@@ -72,6 +75,13 @@ def _event(row: EventRow, now: float) -> str:
     tenant = f" of {row.tenant}" if row.tenant else ""
     more = f" and {row.more:,} more" if row.more else ""
     return f"{row.event}{tenant}, {duration(now - row.at)} ago by {row.by}{more}"
+
+
+def _order(row: OrderRow, now: float) -> str:
+    return (
+        f"{row.loop}/{row.test} {ORDERED[row.order]}: by {row.by}, {duration(now - row.at)} ago;"
+        f" to end it: mulligan loops order {row.loop} {row.test} none"
+    )
 
 
 def _decision(row: DecisionRow) -> list[str]:

@@ -34,9 +34,16 @@ _DONE: dict[Verb, str] = {
 }
 
 
-def start(name: Name, by: By = None, json: Json = False) -> None:
+def start(
+    name: Name,
+    despite_move: Annotated[
+        bool, typer.Option("--despite-move", help="Also a loop that moved elsewhere.")
+    ] = False,
+    by: By = None,
+    json: Json = False,
+) -> None:
     """Start a loop."""
-    _move(name, "start", by, json)
+    _move(name, "start", by, json, despite_move=despite_move)
 
 
 def stop(name: Name, by: By = None, json: Json = False) -> None:
@@ -54,9 +61,10 @@ def resume(name: Name, by: By = None, json: Json = False) -> None:
     _move(name, "resume", by, json)
 
 
-def _move(name: str, verb: Verb, by: str | None, json: bool) -> None:
+def _move(name: str, verb: Verb, by: str | None, json: bool, *, despite_move: bool = False) -> None:
     with open_loops() as context:
-        before = change.move(context, name, verb, requester(by)).snapshot.loop.state
+        found = change.move(context, name, verb, requester(by), despite_move=despite_move)
+        before = found.snapshot.loop.state
     moved = before != MOVES[verb].to
     text = _DONE[verb] if moved else f"is {before} already"
     _tell(f"{name} {text}", {"loop": name, "done": verb, "changed": moved}, json=json)

@@ -19,6 +19,7 @@ from mulligan.console.cli.backend import CliBackend, open_ledger_backend
 from mulligan.console.cli.exit_codes import ExitCode
 from mulligan.console.cli.follow_jobs import FollowedJob, FollowedJobs
 from mulligan.console.cli.loops.loop_options import Parameters, Path, read_pairs
+from mulligan.console.cli.loops.unknown_waits import look_up_waits
 from mulligan.console.cli.options import Json, Timeout
 from mulligan.console.cli.output import screen
 from mulligan.console.cli.submission import wait_for_jobs
@@ -293,6 +294,7 @@ def check(
     found: list[SpecFinding] = []
     if document is not None and not problems:
         found = _compare(settings, document, repo, on_run=_say_nothing if json else screen.note)
+        found += look_up_waits(settings, document.items)
     lines = [str(each) for each in first_problems(problems)]
     failed = bool(lines) or any(not each.is_warning for each in found)
     if json:

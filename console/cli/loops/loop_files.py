@@ -18,6 +18,7 @@ from mulligan.console.cli.loops.loop_options import (
     requester,
 )
 from mulligan.console.cli.loops.loop_transfer import import_archive
+from mulligan.console.cli.loops.unknown_waits import look_up_waits
 from mulligan.console.cli.options import By, Json
 from mulligan.console.cli.output import screen
 from mulligan.console.http.models import loop_models
@@ -30,6 +31,7 @@ from mulligan.console.loopfiles.repository_rules import local_repository_problem
 from mulligan.console.loopfiles.write_markdown import write_markdown
 from mulligan.policies.figures.format import counted
 from mulligan.policies.loops.spec import is_loop_name
+from mulligan.tasks.coordination.find_unknown_waits import find_unknown_waits
 from mulligan.tasks.loops import change, view
 from mulligan.tasks.loops.change import NoSuchLoop
 from mulligan.tasks.loops.registry import preview_loop
@@ -45,7 +47,7 @@ _SPEC_SUFFIXES = (".yaml", ".yml", ".json")
 def lint(path: Path, param: Parameters = None, json: Json = False) -> None:
     """Check a loop and its spec files without running them."""
     settings = load_settings()
-    problems = lint_loop(
+    document, problems = lint_loop(
         path,
         parameters=read_pairs(param, "--param"),
         environment=os.environ,
@@ -53,12 +55,15 @@ def lint(path: Path, param: Parameters = None, json: Json = False) -> None:
             settings, repository=lambda loop: local_repository_problems(settings, loop)
         ),
     )
+    warnings = [str(each) for each in look_up_waits(settings, document.items if document else ())]
     if json:
-        screen.emit({"ok": not problems, "problems": [str(each) for each in problems]})
+        lines = [str(each) for each in problems]
+        screen.emit({"ok": not problems, "problems": lines, "warnings": warnings})
     else:
-        for each in problems:
+        for each in (*problems, *(f"warning: {each}" for each in warnings)):
             screen.say(str(each))
         word = counted(len(problems), "problem") if problems else "no problems"
+        word += f", {counted(len(warnings), 'warning')}" if warnings else ""
         screen.say(word, style="bold" if problems else "green")
     raise typer.Exit(int(ExitCode.BAD_INPUT if problems else ExitCode.OK))
 
@@ -90,6 +95,8 @@ def create(
                 ),
             ),
         )
+        for each in find_unknown_waits(context.ledger, document.items, tenant=tenant):
+            screen.note(f"warning: {each}", style="yellow")
         if dry_run:
             _print_plan(loop_models.plan_document(preview_loop(context, document)), json)
             return

@@ -46,7 +46,10 @@ def _show_all(context: LoopContext, *, json: bool) -> bool:
     if json:
         screen.emit({"loops": [row.model_dump(mode="json") for row in rows]})
     for row in rows if not json else ():
-        screen.say(f"{row.id} is {row.status}{_because(row.missing, row.since, row.item, now)}")
+        because = _because(row.missing, row.since, row.item, now)
+        if row.status == "idle":
+            because = f": {row.state}" + (f", {row.reason}" if row.reason else "")
+        screen.say(f"{row.id} is {row.status}{because}")
         _print_incidents(row.incidents, now)
     return all(row.status in _GOOD for row in rows)
 

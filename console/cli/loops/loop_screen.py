@@ -15,6 +15,7 @@ from mulligan.console.http.models.loop_models import (
     repo_of,
 )
 from mulligan.console.http.models.work_models import pending_rollback
+from mulligan.policies.coordination.locks import plain_pattern
 from mulligan.policies.coordination.outer_waits import wait_name
 from mulligan.policies.figures.format import duration, money, number, score, words
 from mulligan.policies.loops.loop import LoopRecord, ShownState
@@ -190,7 +191,7 @@ def _print_coordination(view: ItemView) -> None:
         "waits for": view.spec.waits_for,
         "emits": view.spec.emits,
         "touches": view.spec.touches,
-        "changed": [each.removeprefix("/") for each in view.seen_files],
+        "changed": [plain_pattern(each) for each in view.seen_files],
     }
     for name, names in lists.items():
         if names:

@@ -102,7 +102,7 @@ def import_archive(file: Path, to: Destination, who: Requester, *, start: bool, 
         cap = load_settings().workspace_cap
         name, written = load_loop(context, source, to, who, blob_cap=cap)
         if start:
-            transfer.go_on(context, name, who)
+            transfer.go_on(context, name, written, who)
         state = view.view_loop(context, name).snapshot.loop.state
     seen = written.status == "seen"
     if json:

@@ -50,6 +50,9 @@ class _SafeConsole(Console):
             plain = segment.text if segment.control else terminal_text(segment.text)
             yield segment if plain == segment.text else Segment(plain, segment.style)
 
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # error_report ends the command: rich would do so with another code
+
 
 def say(text: str = "", *, style: str | None = None) -> None:
     out().print(text, style=style, soft_wrap=True)
@@ -69,11 +72,10 @@ def complain(*problems: str) -> None:
 
 
 def emit(document: Any, *, indent: int | None = 2) -> None:
-    """Print one JSON document on stdout; without ``indent``, as one line and at once."""
+    """Print one JSON document on stdout; without ``indent``, as one line."""
     text = json.dumps(document, indent=indent, ensure_ascii=False, default=str)
     sys.stdout.write(terminal_json(text) + "\n")
-    if indent is None:
-        sys.stdout.flush()
+    sys.stdout.flush()  # at the exit it would be too late to say that the reader is gone
 
 
 def discard_output() -> None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mulligan.console.http.models.job_models import REDACTED
 from mulligan.policies.coordination.decision import Decision, DecisionKind, Overruling
-from mulligan.policies.coordination.locks import FileLock
+from mulligan.policies.coordination.locks import FileLock, plain_pattern
 from mulligan.policies.coordination.order import OrderWord
 from mulligan.policies.coordination.wait_graph import Deadlock, Wait, WaitingNode
 from mulligan.policies.figures.format import counted
@@ -81,6 +81,18 @@ class EventRow(BaseModel):
     by: str
     #: How many more items did.
     more: int = 0
+    #: Whether it can be withdrawn: only a person gave it off.
+    withdrawable: bool
+
+
+class OrderRow(BaseModel):
+    """An order that is in force."""
+
+    loop: str
+    test: str
+    order: OrderWord
+    by: str
+    at: float
 
 
 class DeadlockRow(BaseModel):
@@ -126,6 +138,7 @@ class Totals(BaseModel):
     denied: int
     waiting: int
     events: int
+    orders: int
 
 
 class CoordinationDocument(BaseModel):
@@ -136,6 +149,8 @@ class CoordinationDocument(BaseModel):
     waiting: list[WaitingRow]
     deadlocks: list[DeadlockRow]
     events: list[EventRow]
+    #: All that are in force, the oldest first.
+    orders: list[OrderRow]
     #: The newest first.
     decisions: list[DecisionRow]
     totals: Totals
@@ -186,12 +201,23 @@ def coordination_document(
         waiting=[_waiting_row(view, each) for each in nodes[:limit]],
         deadlocks=[_deadlock_row(each) for each in view.deadlocks[:limit]],
         events=[_event_row(each) for each in view.events[:limit]],
+        orders=[
+            OrderRow(
+                loop=each.loop,
+                test=each.item,
+                order=each.order.word,
+                by=each.order.by,
+                at=each.order.at,
+            )
+            for each in view.orders[:limit]
+        ],
         decisions=[decision_row(view, each, texts=texts) for each in view.decisions[:limit]],
         totals=Totals(
             locks=len(view.locks),
             denied=len(view.denied),
             waiting=len(nodes),
             events=len(view.events),
+            orders=len(view.orders),
         ),
     )
 
@@ -204,7 +230,7 @@ def decision_row(view: CoordinationView, decision: Decision, *, texts: bool) -> 
         kind=decision.kind,
         loop=decision.loop,
         test=decision.item,
-        text=decision.text if texts else _without_files(decision),
+        text=_text(decision, texts=texts),
         by=decision.by,
         overruled_by=decision.overruled_by or None,
         overruling=overruling_row(effect) if effect is not None else None,
@@ -219,17 +245,21 @@ def overruling_row(effect: Overruling) -> OverrulingRow:
 
 def shown_file(pattern: str, *, texts: bool) -> str:
     """Hide a file that an agent changed: it begins with a slash (see held_files.py)."""
-    return pattern if texts or not pattern.startswith("/") else REDACTED
+    return plain_pattern(pattern) if texts or not pattern.startswith("/") else REDACTED
 
 
-def _without_files(decision: Decision) -> str:
-    """Return the text of a decision without the names of files that an agent changed."""
+def _text(decision: Decision, *, texts: bool) -> str:
+    """Return the text of a decision. ``texts``: with the names of files that an agent changed."""
     match decision.kind:
-        case "undeclared":
+        case "undeclared" if not texts:
             found = counted(len(decision.files), "file")
             return f"it changed {found} that it did not declare: it declares that from now on"
         case "denied":
-            return re.sub(r"^it waits for /.*: ", f"it waits for {REDACTED}: ", decision.text)
+            return re.sub(
+                r"^it waits for (/.*): ",
+                lambda found: f"it waits for {shown_file(found[1], texts=texts)}: ",
+                decision.text,
+            )
     return decision.text
 
 
@@ -289,4 +319,5 @@ def _event_row(event: EmittedEvent) -> EventRow:
         at=event.at,
         by=", ".join(event.by),
         more=event.more,
+        withdrawable=event.by == (event.person,),
     )

@@ -9,6 +9,7 @@ from mulligan.console.http.models.why_models import WhyRow, why_row
 from mulligan.policies.loops.health import HealthCheck, ItemHealth, ItemWaits, LoopHealth
 from mulligan.policies.loops.health import MissingSignal as Missing
 from mulligan.policies.loops.incident import Incident, Step
+from mulligan.policies.loops.loop import LoopState
 from mulligan.policies.loops.response import RESPONSE
 from mulligan.policies.loops.why import Reason
 from mulligan.tasks.loops.monitor import LoopStatus
@@ -76,6 +77,9 @@ class LoopHealthRow(BaseModel):
     """The health of one of several loops."""
 
     id: str
+    #: The state of the loop, and why it is in it.
+    state: LoopState
+    reason: str
     status: LoopHealth
     missing: Missing
     since: float | None
@@ -112,6 +116,8 @@ def health_row(status: LoopStatus) -> LoopHealthRow:
     check = status.check
     return LoopHealthRow(
         id=status.loop.name,
+        state=status.loop.state,
+        reason=status.loop.reason,
         status=check.status,
         missing=check.missing,
         since=check.since,

@@ -16,6 +16,7 @@ from mulligan.console.http.models.job_models import (
 from mulligan.console.http.models.why_models import WhyRow, why_row
 from mulligan.console.http.models.work_models import RollbackRow, pending_rollback
 from mulligan.console.reports.job_document import shown_repository
+from mulligan.policies.coordination.locks import plain_pattern
 from mulligan.policies.coordination.order import ItemOrders, OrderWord
 from mulligan.policies.jobs.job import RunnerSpec, Usage
 from mulligan.policies.loops.budget import RESOURCES, SHARED_SCOPES, Resource, SharedScope
@@ -417,7 +418,7 @@ def item_detail(view: ItemView, *, texts: bool) -> ItemDetail:
         pass_criteria=[each if texts else REDACTED for each in spec.pass_criteria],
         verifiers=[each.model_dump(mode="json", exclude_defaults=True) for each in verifiers],
         runner=runner.model_dump(mode="json", exclude_defaults=True) if runner else None,
-        files_seen=[each if texts else REDACTED for each in view.seen_files],
+        files_seen=[plain_pattern(each) if texts else REDACTED for each in view.seen_files],
         files_held_by=view.files_held_by or None,
         attempts=document(view.job, texts=texts).attempts if view.job else [],
         why=why_row(view.why, texts=texts),

@@ -31,7 +31,7 @@ from mulligan.console.http.models.loop_models import (
 )
 from mulligan.console.http.models.why_models import WhyRow, why_row
 from mulligan.console.jobfiles.model_schema import inline_schema
-from mulligan.policies.loops.commands import MOVES, Verb
+from mulligan.policies.loops.commands import Verb
 from mulligan.policies.loops.loop import LoopState
 from mulligan.policies.loops.spec import ItemSpec, LoopConfig
 from mulligan.tasks.loops import change
@@ -99,6 +99,7 @@ async def _changes(request: Request, caller: Reader, key: Key = None) -> Request
 
 
 Changes = Annotated[Requester, Depends(_changes)]
+DespiteMove = Annotated[bool, Query(description="Also one that goes on in another installation")]
 
 
 def create_router(context: ConsoleContext) -> APIRouter:
@@ -199,7 +200,6 @@ def _add_reading(router: APIRouter, context: ConsoleContext) -> None:
 
 
 _DOES: dict[Verb, str] = {
-    "start": "Start a loop that was created or stopped.",
     "stop": "Stop a loop and end what runs. Its items are ready for the next start.",
     "pause": "Start nothing more. Running attempts finish.",
     "resume": "Go on with a paused loop.",
@@ -222,15 +222,27 @@ def _add_changing(router: APIRouter, context: ConsoleContext) -> None:
         change.configure(loops, loop_id, values, changes)
         return shown_loop(context, caller, loop_id)
 
+    def moved(
+        name: str, verb: Verb, caller: Caller, changes: Requester, *, despite_move: bool = False
+    ) -> LoopDetail:
+        visible_loop(context, caller, name)
+        change.move(loops, name, verb, changes, despite_move=despite_move)
+        return shown_loop(context, caller, name)
+
+    @router.post("/api/loops/{loop_id}/start", responses=errors(404, 409))
+    def start(
+        loop_id: LoopId, caller: Reader, changes: Changes, despite_move: DespiteMove = False
+    ) -> LoopDetail:
+        """Start a loop that was created or stopped."""
+        return moved(loop_id, "start", caller, changes, despite_move=despite_move)
+
     def mover(verb: Verb) -> Callable[..., LoopDetail]:
         def move(loop_id: LoopId, caller: Reader, changes: Changes) -> LoopDetail:
-            visible_loop(context, caller, loop_id)
-            change.move(loops, loop_id, verb, changes)
-            return shown_loop(context, caller, loop_id)
+            return moved(loop_id, verb, caller, changes)
 
         return move
 
-    for verb in MOVES:
+    for verb in _DOES:
         router.post(
             f"/api/loops/{{loop_id}}/{verb}",
             name=verb,

@@ -97,7 +97,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
         made, written = load_loop(loops, io.BytesIO(body), to, changes, blob_cap=cap)
         shown = shown_loop(context, caller, made)
         if start:
-            transfer.go_on(loops, made, changes)
+            transfer.go_on(loops, made, written, changes)
             shown = shown_loop(context, caller, made)
         response.status_code = 201 if written.status == "written" else 200
         response.headers["Location"] = f"/api/loops/{made}"

@@ -20,6 +20,7 @@ from mulligan.console.http.models.coordination_models import (
 from mulligan.console.http.routes.coordination_routes import visible_coordination
 from mulligan.console.page.loops.wait_drawing import draw_waits, wait_lines
 from mulligan.console.page.render import Text, page
+from mulligan.tasks.coordination.orders import ORDERED
 
 #: Decisions, and rows of each list on the page.
 _DECISIONS = 50
@@ -51,6 +52,7 @@ def add(router: APIRouter, context: ConsoleContext) -> None:
             lines=lines[:_ROWS],
             more_waits=len(lines) - _ROWS,
             most=_DECISIONS,
+            ordered=ORDERED,
             now=context.ledger.now(),
         )
 

@@ -12,7 +12,7 @@ from mulligan.console.page.loops.loop_signs import HealthSign, item_sign
 from mulligan.policies.coordination.order import ItemOrders, OrderWord
 from mulligan.policies.coordination.outer_waits import open_waits, wait_name
 from mulligan.policies.loops.health import HealthCheck
-from mulligan.policies.loops.loop import DONE, GAVE_UP, ItemRecord, ShownState
+from mulligan.policies.loops.loop import DONE, GAVE_UP, ORDERABLE, ItemRecord, ShownState
 from mulligan.policies.loops.plan import satisfied
 from mulligan.policies.loops.spec import ItemSpec
 from mulligan.tasks.loops.view import LoopView, why_item_of
@@ -148,7 +148,7 @@ class BoardItems:
             not in (WAITING if config.repo is None else {*WAITING, "passed"}),
             skippable=record.state not in DONE,
             orders=snapshot.orders_of(spec.id),
-            orderable=record.state in WAITING or self.state(spec.id) == "waiting",
+            orderable=self.state(spec.id) in ORDERABLE,
             files=[shown_file(each, texts=self.texts) for each in snapshot.files(spec)],
             held_by=self.view.files_held_by(spec.id),
         )

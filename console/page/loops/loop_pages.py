@@ -182,7 +182,9 @@ def _verbs(loop: LoopRecord) -> list[Verb]:
     """Return what a person may do with a loop now."""
     found: list[Verb] = [verb for verb, move in MOVES.items() if loop.state in move.origins]
     # Stopping one that does nothing is possible, but of no use.
-    return [verb for verb in found if verb != "stop" or loop.state not in ("created", "completed")]
+    useless = "stop" if loop.state in ("created", "completed") else ""
+    refused = "start" if loop.has_moved else ""
+    return [verb for verb in found if verb not in (useless, refused)]
 
 
 def _tail(

@@ -24,6 +24,8 @@ class EmittedEvent:
     by: tuple[str, ...]
     #: How many more items do.
     more: int = 0
+    #: The person among them, who can withdraw it; empty if there is none.
+    person: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,8 @@ class Coordination:
     events: Sequence[EmittedEvent] = ()
     #: The newest first.
     decisions: Sequence[Decision] = ()
+    #: Loops → their items → the orders that are in force, however old.
+    orders: Mapping[str, Mapping[str, ItemOrders]] = field(default_factory=dict)
 
 
 class CoordinationLedger(Protocol):
@@ -51,7 +55,7 @@ class CoordinationLedger(Protocol):
     def coordination(self, *, limit: int = 100, tenant: str | None = None) -> Coordination:
         """Return what all loops have to do with each other, with the newest decisions.
 
-        ``tenant``: whose events; None for all.
+        Without decisions (0), no orders are read either. ``tenant``: whose events; None for all.
         """
 
     def coupled_loops(self) -> list[str]:
@@ -65,6 +69,12 @@ class CoordinationLedger(Protocol):
 
     def loop_orders(self, names: Sequence[str]) -> list[Mapping[str, ItemOrders]]:
         """Return the orders of the items of some loops."""
+
+    def event_sources(self, tenant: str, event: str | None = None) -> Mapping[str, Sequence[str]]:
+        """Return the events of a tenant with the loops whose items give them off.
+
+        ``event``: only this one.
+        """
 
     def emit_event(
         self, name: str, *, tenant: str, by: str, account: str

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from support.cli_process import Shell, new_shell
 from support.ledger_scenario import Scenario, SettingsMaker
-from support.loops import LoopScenario, item
+from support.loops import ADA, LoopScenario, item
 
 from mulligan.console.http.context import ConsoleContext, open_context
+from mulligan.tasks.coordination import orders
 
 
 @pytest.fixture
@@ -61,9 +62,21 @@ def test_what_loops_have_to_do_with_each_other_is_printed(
         "mulligan loops overrule 2: alpha/b need not wait for the files",
     ):
         assert line in text
+    orders.give_order(shared.context, "beta", "c", "hold", ADA)
+    assert "beta/c gets no slot until the order ends: by ada, " in say(shell, "coordination")
+    assert "; to end it: mulligan loops order beta c none" in say(shell, "coordination")
     assert "alpha/a has x.py" not in say(shell, "coordination", "beta")
     assert emitted(shell, "coordination", "--limit", "1")["totals"]["denied"] == 1
     assert "no loop 'gamma'" in say(shell, "coordination", "gamma", code=2)
+
+
+def test_a_loop_that_a_person_holds_is_not_running(shell: Shell, loops: LoopScenario) -> None:
+    loops.create(item("a"))
+    orders.give_order(loops.context, "alpha", "a", "hold", ADA)
+    loops.plan()
+    assert "a is held by ada" in say(shell, "list")
+    assert say(shell, "health").strip() == "alpha is idle: waiting, a is held by ada"
+    assert "a waits because ada holds it" in say(shell, "health", "alpha")
 
 
 def test_nothing_to_coordinate_prints_so(shell: Shell, loops: LoopScenario) -> None:

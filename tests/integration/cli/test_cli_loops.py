@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from support.cli_process import Shell, new_shell
 from support.ledger_scenario import SettingsMaker
-from support.loops import item, work_on_loop
+from support.loops import document, item, work_on_loop
 
 from mulligan.console.http.context import ConsoleContext, open_context
+from mulligan.tasks.loops import change
 from mulligan.tasks.loops.plan import run_plan
 
 RUNNERS = """
@@ -88,6 +89,40 @@ def test_a_loop_from_its_file_to_its_end(shell: Shell, context: ConsoleContext) 
 
 def emitted(shell: Shell, *argv: str) -> Any:
     return json.loads(say(shell, *argv, "--json"))
+
+
+def test_a_wait_for_what_is_not_there_is_warned_about(
+    shell: Shell, context: ConsoleContext
+) -> None:
+    loops = context.services.loops
+    change.create_loop(
+        loops, document(item("a", emits=["ready"]), name="other", runner="good"), by="ada"
+    )
+    items = [item("a", "othr/a"), item("b", "other/a", waits_for=["ready", "redy"])]
+    shell.write("specs/1.json", {"items": items})
+    warnings = [
+        "a: waits for othr/a: there is no loop 'othr' yet; did you mean 'other'?",
+        "b: waits for the event redy, which nothing gives off yet; did you mean 'ready'?",
+    ]
+    found = shell.invoke_json("loops", "lint", ".")
+    assert (found["ok"], found["warnings"]) == (True, warnings)
+    assert say(shell, "lint", ".").splitlines()[-1] == "no problems, 2 warnings"
+    found = shell.invoke_json("loops", "check", ".")
+    messages = [each["message"] for each in found["findings"] if each["code"] == "unknown_wait"]
+    assert messages == [each.partition(": ")[2] for each in warnings]
+    said = say(shell, "create", ".")
+    assert all(f"warning: {each}" in said for each in warnings)
+
+
+def test_nothing_is_warned_about_without_a_ledger() -> None:
+    with new_shell() as shell:
+        shell.write("mulligan.toml", RUNNERS)
+        shell.write("loop.yaml", LOOP)
+        (shell.folder / "specs").mkdir()
+        shell.write("specs/1.json", {"items": [item("a", "othr/a")]})
+        assert say(shell, "lint", ".") == (
+            "no problems\nno ledger tells whether there is what items wait for in other loops"
+        )
 
 
 def test_pausing_and_stopping(shell: Shell, context: ConsoleContext) -> None:

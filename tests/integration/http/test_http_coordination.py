@@ -13,6 +13,7 @@ from support.loops import ADA, LoopScenario, document, item
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.console.http.models.job_models import REDACTED
 from mulligan.policies.coordination.locks import FileLock
+from mulligan.policies.coordination.order import OrderWord
 from mulligan.tasks.coordination import orders
 from mulligan.tasks.coordination.deadlocks import run_coordination
 from mulligan.tasks.loops import change
@@ -89,7 +90,7 @@ def test_everything_that_loops_have_to_do_with_each_other_is_shown(
         {"what": "event:ready", "state": "", "by": ["gamma/d"], "more": 0},
     ]
     assert [(each["event"], each["by"]) for each in found["events"]] == [("other", "eve")]
-    assert found["totals"] == {"locks": 1, "denied": 1, "waiting": 1, "events": 1}
+    assert found["totals"] == {"locks": 1, "denied": 1, "waiting": 1, "events": 1, "orders": 0}
     kinds = [(each["kind"], each["test"]) for each in found["decisions"]]
     assert kinds == [("slot", "d"), ("denied", "b"), ("slot", "a")]
 
@@ -164,8 +165,10 @@ def test_changed_files_need_the_right_to_read_texts(
     assert context.ledger.declare_files(lock, seen=seen, new=seen, text=text)
     change.reset(loops.context, "alpha", "b", ADA)
     loops.plan()
-    assert "/secret.py" in client.get("/api/coordination").text
-    assert get_json(client, "/api/loops/alpha/tests/a")["files_seen"] == seen
+    shown = get_json(client, "/api/coordination")
+    assert [each["files"] for each in shown["locks"]] == [["x.py", "secret.py"]]
+    assert get_json(client, "/api/loops/alpha/tests/a")["files_seen"] == ["secret.py"]
+    assert decision(client, "denied")["text"] == "it waits for secret.*: alpha/a changes it"
     blind = caller(context, texts=False)
     pages = ("/api/coordination", "/coordination", "/loops/alpha", "/loops/alpha/items/a")
     for path in pages:
@@ -363,6 +366,43 @@ def test_an_order_is_given_and_ended(client: TestClient, loops: LoopScenario) ->
     assert loops.admitted() == ["b"]
     assert client.put(path, json={"order": None}).json()["orders"] == []
     assert loops.admitted() == ["a"]
+
+
+def test_orders_are_listed_as_long_as_they_are_in_force(
+    client: TestClient, loops: LoopScenario
+) -> None:
+    loops.create(item("a"), item("b"))
+    orders.give_order(loops.context, "alpha", "a", "hold", ADA)
+    for n in range(5):
+        orders.give_order(loops.context, "alpha", "b", "hold" if n % 2 else None, ADA)
+        orders.give_order(loops.context, "alpha", "b", "first", ADA)
+    found = get_json(client, "/api/coordination", limit=2)
+    rows = [(each["test"], each["order"], each["by"]) for each in found["orders"]]
+    assert rows == [("a", "hold", "ada"), ("b", "first", "ada")]
+    assert found["totals"]["orders"] == 2
+    assert "End the order for alpha/a" in client.get("/coordination").text
+    orders.give_order(loops.context, "alpha", "a", None, ADA)
+    assert [each["test"] for each in get_json(client, "/api/coordination")["orders"]] == ["b"]
+
+
+def test_only_what_would_be_accepted_is_offered(client: TestClient, loops: LoopScenario) -> None:
+    two_with_one_file(loops)
+    loops.passes("a")
+    loops.plan()
+    assert state(client, "b") == "running"
+    loops.create(item("e", waits_for=["go"]), item("f", waits_for=["go"]), name="beta")
+    words: tuple[tuple[str, OrderWord | None], ...] = (
+        ("e", "hold"), ("e", "first"), ("f", "hold"), ("f", None),
+    )  # fmt: skip
+    for name, word in words:
+        orders.give_order(loops.context, "beta", name, word, ADA)
+    found = get_json(client, "/api/coordination")["decisions"]
+    offered = [each for each in found if each["overruling"] is not None]
+    assert [(each["test"], each["text"]) for each in offered] == [
+        ("e", "it gets the next free slot: by ada")
+    ]
+    assert overrule(client, offered[0]["number"]).status_code == 200
+    assert error_of(overrule(client, decision(client, "denied")["number"])) == (409, "conflict")
 
 
 def test_an_event_lets_items_go_on(client: TestClient, loops: LoopScenario) -> None:

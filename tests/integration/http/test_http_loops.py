@@ -234,8 +234,8 @@ def test_a_loop_shows_who_works_on_it(client: TestClient, context: ConsoleContex
     assert (row["item"], row["status"], row["worker"]) == ("one", "healthy", "host:1")
     assert (health["missing"], health["why"]["cause"]) == ("", "runs")
     assert get_json(client, "/api/loop-health")["loops"] == [
-        {"id": "alpha", "status": "healthy", "missing": "", "since": None, "item": None,
-         "incidents": []}
+        {"id": "alpha", "state": "running", "reason": "", "status": "healthy", "missing": "",
+         "since": None, "item": None, "incidents": []}
     ]  # fmt: skip
 
 

@@ -11,6 +11,10 @@ from support.ledger_scenario import SettingsMaker
 from support.loops import item, work_on_loop
 
 from mulligan.console.http.context import ConsoleContext, open_context
+from mulligan.console.mcp.tool_server import read_call
+from mulligan.policies.loops.loop import LoopChange
+from mulligan.tasks.loops import change
+from mulligan.tasks.ports.ledger import Requester
 
 GOOD = {"kind": "scripted", "answers": ["{}"]}
 FILE = {"Content-Type": "application/gzip"}
@@ -64,6 +68,21 @@ def test_a_loop_moves_over_http(here: ConsoleContext, there: ConsoleContext) -> 
 def test_an_imported_loop_can_go_on_at_once(here: ConsoleContext, there: ConsoleContext) -> None:
     made = bring(client_of(there), paused(here), start=True)
     assert (made.status_code, made.json()["status"]) == (201, "running")
+
+
+def test_a_loop_that_moved_starts_only_if_that_is_meant(here: ConsoleContext) -> None:
+    """Given a loop that moved away, neither start nor an import of its file here starts it."""
+    archive, client = paused(here), client_of(here)
+    moved = LoopChange(state="stopped", reason="moved to alpha.tar.gz")
+    change.change_loop(here.services.loops, "alpha", Requester(by="ada"), lambda *_: moved)
+    why = get_json(client, "/api/loops/alpha/why")
+    assert (why["cause"], why["command"], why["remedy"]) == ("moved", None, None)
+    assert error_of(client.post("/api/loops/alpha/start")) == (409, "conflict")
+    assert error_of(bring(client, archive, start=True)) == (409, "conflict")
+    assert 'data-call="/api/loops/alpha/start"' not in client.get("/loops/alpha").text
+    call = read_call("start_loop", {"loop": "alpha", "despite_move": True}).request()
+    answer = client.post(call.path)
+    assert answer.json()["status"] == "running", answer.text
 
 
 def test_a_loop_that_runs_is_not_exported(here: ConsoleContext) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+
 import pytest
 from support.ledger_scenario import Scenario
 from support.loops import ADA, LoopScenario, document, hint, item
@@ -9,6 +12,7 @@ from support.loops import ADA, LoopScenario, document, hint, item
 from mulligan.policies.coordination.locks import FileLock
 from mulligan.policies.loops import admission
 from mulligan.policies.loops.loop import ItemRecord, LoopChange
+from mulligan.policies.loops.why import Reason
 from mulligan.tasks.coordination import orders
 from mulligan.tasks.coordination.deadlocks import EVENT_RETENTION, run_coordination
 from mulligan.tasks.coordination.view import view_coordination
@@ -17,6 +21,7 @@ from mulligan.tasks.loops.change import LoopConflict
 from mulligan.tasks.loops.plan import decide
 from mulligan.tasks.loops.view import why
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.tasks.ports.ledger import LoopReading
 from mulligan.workers.ledger import coordination_steps
 
 
@@ -385,6 +390,21 @@ def test_who_waits_for_items_of_a_loop_is_planned_when_it_is_deleted(loops: Loop
     assert loops.scenario.ledger.write_loop(late) == "stale"
 
 
+def test_who_gives_an_event_off_is_known_until_the_loop_is_gone(loops: LoopScenario) -> None:
+    ledger = loops.scenario.ledger
+    loops.create(item("a", emits=["ready", "ready-2"]), item("b", emits=["ready"]), name="alpha")
+    loops.create(item("a", emits=["ready"]), name="beta")
+    assert ledger.event_sources("") == {"ready": ["alpha", "beta"], "ready-2": ["alpha"]}
+    assert ledger.event_sources("", "ready") == {"ready": ["alpha", "beta"]}
+    assert (ledger.event_sources("", "read"), ledger.event_sources("acme")) == ({}, {})
+    change.inject(loops.context, "beta", document(item("c", emits=["set"])).items, ADA)
+    assert ledger.event_sources("", "set") == {"set": ["beta"]}
+    for name in ("alpha", "beta"):
+        loops.move("stop", name)
+        change.delete(loops.context, name, ADA)
+    assert ledger.event_sources("") == {}
+
+
 @pytest.mark.parametrize("name", ["", "two words", "x" * 81, "a/b", "…"])
 def test_what_cannot_be_an_event_is_refused(loops: LoopScenario, name: str) -> None:
     with pytest.raises(BadInput):
@@ -462,7 +482,10 @@ def test_an_item_that_is_held_gets_no_slot_until_the_order_ends(loops: LoopScena
     loops.create(item("a"), item("b"))
     orders.give_order(loops.context, "alpha", "a", "hold", ADA)
     assert loops.admitted() == ["b"]
+    assert (loops.admitted(), loops.loop().state) == ([], "running")
+    loops.passes("b")
     assert loops.admitted() == []
+    assert (loops.loop().state, loops.loop().reason) == ("waiting", "a is held by ada")
     orders.give_order(loops.context, "alpha", "a", None, ADA)
     assert loops.admitted() == ["a"]
 
@@ -584,10 +607,31 @@ def test_why_says_who_waits_longer_for_files(loops: LoopScenario) -> None:
     loops.create(item("y", touches=["/y.py"]), name="beta", priority=1)
     assert loops.admitted("beta") == []
     reason = why(loops.context, "beta", "y")
-    assert reason.text == "y waits for /y.py, for which alpha/both waits longer"
+    assert reason.text == "y waits for y.py, for which alpha/both waits longer"
     assert reason.command == "mulligan loops order beta y ignore_locks"
     denied = [(each.name, each.reserved) for each in view_coordination(loops.context).denied]
     assert ("beta/y", True) in denied
+
+
+def test_nobody_waits_longer_who_waits_no_more(loops: LoopScenario) -> None:
+    loops.slots = 5
+    loops.create(item("x", touches=["x.py"]), name="first", priority=1)
+    loops.plan("first")
+    loops.create(item("both", touches=["x.py", "y.py"]), name="older", priority=1)
+    loops.plan("older")
+    loops.scenario.advance(601)
+    loops.create(item("y", touches=["y.py"]), name="beta", priority=1)
+    loops.plan("beta")
+    assert "older/both waits longer" in why(loops.context, "beta", "y").text
+    loops.slots = 1
+    for verb in ("pause", "stop", None):
+        if verb is None:
+            change.delete(loops.context, "older", ADA)
+        else:
+            loops.move(verb, "older")
+        reason = why(loops.context, "beta", "y")
+        assert reason.text == "y waits: 1 of 1 slots of all loops are taken"
+        assert [each.name for each in view_coordination(loops.context).denied] == []
 
 
 def test_a_denial_is_recorded_once_for_each_wait(loops: LoopScenario) -> None:
@@ -665,7 +709,7 @@ def test_why_names_the_holder_of_a_lock_and_what_changes_it(loops: LoopScenario)
 @pytest.mark.parametrize(
     ("fields", "cause", "text"),
     [
-        ({"waits_for": ["go"]}, "event", "a waits for the event go"),
+        ({"waits_for": ["go"]}, "event", "a waits for the event go, which no item gives off"),
         (
             {"depends_on": ["beta/x"]},
             "dependency",
@@ -691,6 +735,99 @@ def test_why_says_that_a_person_holds_an_item(loops: LoopScenario) -> None:
     for each in (why(loops.context, "alpha", "a"), why(loops.context, "alpha")):
         assert (each.cause, each.text) == ("order", "a waits because ada holds it")
         assert each.command == "mulligan loops order alpha a none"
+
+
+def text_of(reason: Reason) -> str:
+    """Return what is said, without how long ago something was."""
+    return re.sub(r", [\w. ]+ ago", "", reason.text)
+
+
+def chain_of_three(loops: LoopScenario) -> None:
+    """web/w waits for api/a, which waits for an event of db/d."""
+    loops.create(item("d", emits=["ready"]), item("e", "d"), name="db")
+    loops.create(item("a", waits_for=["ready"]), name="api")
+    loops.create(item("w", "api/a"), item("x", "w"), name="web")
+    for name in ("db", "api", "web"):
+        loops.plan(name)
+
+
+def test_why_names_the_item_at_the_end_of_a_chain_of_loops(loops: LoopScenario) -> None:
+    chain_of_three(loops)
+    reason = why(loops.context, "web", "w")
+    assert reason.text == "w waits for api/a, and in the end for db/d, which waits for a worker"
+    assert (reason.cause, reason.remedy) == ("dependency", None)
+    loops.fails("d", name="db")
+    loops.plan("db")
+    failed = "failed (max_attempts)"
+    for each in (why(loops.context, "api", "a"), why(loops.context, "api")):
+        assert text_of(each) == f"a waits for the event ready of db/d, which {failed}"
+        assert (each.cause, each.command) == ("event", "mulligan loops reset db d")
+    for each in (why(loops.context, "web", "w"), why(loops.context, "web")):
+        assert text_of(each) == f"w waits for api/a, and in the end for db/d, which {failed}"
+        assert (each.cause, each.command) == ("dependency", "mulligan loops reset db d")
+    orders.give_order(loops.context, "api", "a", "hold", ADA)
+    reason = why(loops.context, "web", "w")
+    assert reason.text == "w waits for api/a, which waits because ada holds it"
+    assert reason.command == "mulligan loops order api a none"
+
+
+def test_why_says_that_waits_lead_back_to_where_they_began(loops: LoopScenario) -> None:
+    loops.create(item("x", "beta/y"), name="alpha")
+    loops.create(item("y", waits_for=["go"]), name="beta")
+    loops.create(item("z", "alpha/x", emits=["go"]), name="gamma")
+    for name in ("alpha", "beta", "gamma"):
+        loops.plan(name)
+    reason = why(loops.context, "alpha", "x")
+    assert reason.text == (
+        "x waits for beta/y (pending), in a cycle of waits: beta/y → gamma/z → alpha/x → beta/y"
+    )
+    assert reason.command == "mulligan loops order alpha x ignore_waits"
+
+
+def test_why_reads_a_bounded_number_of_loops(
+    loops: LoopScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"l{n:02}" for n in range(30)]
+    for name, other in itertools.pairwise(names):
+        loops.create(item("x", f"{other}/x"), name=name)
+        loops.plan(name)
+    read = list[str]()
+    plain = loops.scenario.ledger.read_loop
+
+    def read_loop(name: str) -> LoopReading | None:
+        read.append(name)
+        return plain(name)
+
+    monkeypatch.setattr(loops.scenario.ledger, "read_loop", read_loop)
+    text = why(loops.context, "l00", "x").text
+    assert text.startswith("x waits for l01/x, and in the end for l10/x, which waits for l11/x")
+    assert len(read) <= 12
+
+
+def test_why_follows_no_wait_to_where_the_reader_sees_nothing(loops: LoopScenario) -> None:
+    for name, owner in (("api", "ada"), ("web", "eve")):
+        spec = item("w", "api/w", waits_for=["go"]) if name == "web" else item("w", emits=["go"])
+        change.create_loop(loops.context, document(spec, name=name), by=owner, owner=owner)
+        loops.move("start", name)
+        loops.plan(name)
+    found = why(loops.context, "web", "w", owner="eve")
+    assert (found.text, found.remedy) == ("w waits for api/w (running)", None)
+    assert why(loops.context, "web", "w").text == "w waits for api/w, which waits for a worker"
+
+
+def test_what_failed_is_said_although_others_wait_for_other_loops(loops: LoopScenario) -> None:
+    loops.create(item("a"), item("b", "a"), item("c", waits_for=["go"]))
+    loops.plan()
+    loops.fails("a")
+    loops.plan()
+    assert (loops.loop().state, loops.loop().reason) == ("blocked", "a failed")
+    reason = why(loops.context, "alpha")
+    said = "nothing can go on: a failed (max_attempts); c waits for the event go"
+    assert text_of(reason) == said
+    assert reason.command == "mulligan loops reset alpha a"
+    # What waits goes on by itself.
+    orders.emit(loops.context, "go", tenant="", by="ada")
+    assert (loops.admitted(), loops.loop().state) == (["c"], "running")
 
 
 def test_an_event_stays_as_long_as_somebody_stands_by_it(loops: LoopScenario) -> None:

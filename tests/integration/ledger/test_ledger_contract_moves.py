@@ -40,7 +40,7 @@ STAYS = {
     "loop": {"version", "dirty", "planned", "planned_at", "share", "digest", "uid", "config",
              "spec", "priority", "weight", "concurrency", "tenant", "owner", "held", "written_by",
              "released", "incidents", "rollback", "delivering",
-             "admitted_at", "space", "scored", "outer", "declared"},
+             "admitted_at", "space", "scored", "outer", "declared", "emits"},
     "job": {"body", "digest", "task_type", "name", "memory", "deadline_ms", "priority", "pool",
             "of_loop", "item", "tenant", "owner", "waiting_for", "waiting_behind", "parked_at",
             "open_cycles", "schema", "release"},
@@ -277,7 +277,7 @@ def test_files_that_an_item_was_seen_to_change_move_and_its_events_are_given_off
     assert spec is not None
     assert there.read().snapshot.files(spec) == ("src/**", "docs/x.md")
     assert there.loop().space == here.loop().space
-    transfer.go_on(there.context, "alpha", EVE)
+    transfer.go_on(there.context, "alpha", Written(), EVE)
     there.plan()
     events = there.scenario.ledger.calls.run("HKEYS", "there:{p00}:loops:events")
     assert [name.rpartition("/")[2] for name in events] == ["built"]
@@ -478,5 +478,5 @@ def test_a_loop_that_never_ran_moves(
     here.create(item("a"), item("b", "a"))
     here.move("stop")
     imported(there.context, exported(here.context, "alpha"))
-    transfer.go_on(there.context, "alpha", EVE)
+    transfer.go_on(there.context, "alpha", Written(), EVE)
     assert there.admitted() == ["a"]

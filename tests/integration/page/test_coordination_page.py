@@ -86,3 +86,25 @@ def test_a_card_shows_the_order_and_the_files(context: ConsoleContext, loops: Lo
     assert card
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", card[0]))
     assert "a held ← beta/x, the event ready files x, y and 1 more" in text
+
+
+def test_an_event_of_a_person_can_be_withdrawn(
+    context: ConsoleContext, loops: LoopScenario
+) -> None:
+    loops.create(item("a", emits=["built"]))
+    loops.plan()
+    loops.passes("a")
+    loops.plan()
+    orders.emit(loops.context, "ready", tenant="", by="ada")
+    assert re.findall(r'aria-label="(Withdraw [^"]+)"', page(context, "/coordination")) == [
+        "Withdraw ready"
+    ]
+
+
+def test_control_characters_are_shown_as_their_codes(
+    context: ConsoleContext, loops: LoopScenario
+) -> None:
+    orders.emit(loops.context, "ready", tenant="a\x1b]0;x\x07\x9b", by="ada")
+    text = page(context, "/coordination")
+    assert "a⟨U+001B⟩]0;x⟨U+0007⟩⟨U+009B⟩" in text
+    assert re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", text) is None

@@ -56,7 +56,7 @@ def test_importing_writes_what_is_known_and_lint_names_the_rest(
     assert written == [to / "loop.yaml", to / "specs" / "test-state.yaml"]
     assert written[0].read_text().startswith("# Imported from loop_config.json.\n")
     assert "give each item `verifiers`" in written[1].read_text()
-    found = lint_loop(str(to), parameters={}, environment={}, rules=rules)
+    _, found = lint_loop(str(to), parameters={}, environment={}, rules=rules)
     assert [str(each).replace(f"{to}/", "") for each in found] == [
         "specs/test-state.yaml:6: items[0].verifiers: is required",
         "specs/test-state.yaml:10: items[1].verifiers: is required",

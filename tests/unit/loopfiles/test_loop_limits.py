@@ -210,7 +210,7 @@ def test_the_command_line_has_the_same_limit(tmp_path: Path, rules: LoopRules) -
     item = "{id: A, prompt: p, verifiers: [json.objct], typo: 1}"
     spec = tmp_path / "spec.yaml"
     spec.write_text("items:\n" + f"  - {item}\n" * MOST_FOUND)
-    found = lint_loop(str(loop), parameters={}, environment={}, rules=rules)
+    _, found = lint_loop(str(loop), parameters={}, environment={}, rules=rules)
     assert len(found) == MOST_REPORTED + 1
     assert str(found[0]).startswith(f"{spec}:2: items[0].typo: there is no such field")
     assert found[-1].message == AT_LEAST

@@ -30,7 +30,7 @@ def lint(folder: Path, *items: dict[str, Any], **config: Any) -> list[str]:
         commands={"publish": {"argv": ["true"]}},
     )
     rules = loop_rules(settings, repository=lambda loop: local_repository_problems(settings, loop))
-    found = lint_loop(str(path), parameters={}, environment={}, rules=rules)
+    _, found = lint_loop(str(path), parameters={}, environment={}, rules=rules)
     return [str(each).removeprefix(f"{path}:1: ") for each in found]
 
 

@@ -58,7 +58,7 @@ def test_schema_and_loader_accept_the_documents(block: str, tmp_path: Path) -> N
     runner = AGENT if "repo" in data else {"kind": "scripted", "answers": ["x"]}
     names = {"coder": runner, "writer": runner}
     prices = {name: {"prompt": 1, "completion": 1} for name in names}
-    found = lint_loop(
+    _, found = lint_loop(
         str(tmp_path),
         parameters={"language": "fr"} if "language" in block else {},
         environment={},

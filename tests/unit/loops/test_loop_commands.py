@@ -75,6 +75,17 @@ def test_a_move_is_noted(verb: Verb, note: str) -> None:
     assert move_loop(before, verb, now=NOW).note == note
 
 
+def test_a_loop_that_has_moved_is_started_only_if_that_is_meant() -> None:
+    before = snapshot(state="stopped", reason="moved to alpha.tar.gz")
+    with pytest.raises(NotPossible) as refused:
+        move_loop(before, "start", now=NOW)
+    assert str(refused.value) == (
+        "alpha moved to alpha.tar.gz, and goes on there: two that run could write one branch."
+        " Here, too, for once: mulligan loops start alpha --despite-move"
+    )
+    assert move_loop(before, "start", now=NOW, despite_move=True).state == "running"
+
+
 USED_UP: dict[str, Any] = {
     "budget": {"day": {"tokens": 10}},
     "used": {("day", "tokens"): 10.0},

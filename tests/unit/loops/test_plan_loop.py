@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.loop_snapshots import applied, snapshot
+from support.loops import document, item
 
+from mulligan.policies.coordination.order import Order
 from mulligan.policies.loops.loop import (
     DONE,
     GAVE_UP,
@@ -144,6 +147,36 @@ def test_the_state_of_a_loop_follows_from_its_items(
 ) -> None:
     found = planned(snapshot(AFTER_A, {"a": a, "b": b}, state=state)).loop
     assert (found.state, found.reason) == (expected, reason)
+
+
+HELD = {"a": Order(word="hold", by="ada", at=1.0)}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "orders", "expected", "reason"),
+    [
+        # b waits for an event: it goes on by itself, and what failed needs a person
+        ("passed", "pending", {}, "waiting", "b waits for the event ready"),
+        ("running", "pending", {}, "running", ""),
+        ("failed", "pending", {}, "blocked", "a failed"),
+        ("quarantined", "pending", {}, "blocked", "a is quarantined"),
+        # a is ready, but a person holds it
+        ("ready", "pending", HELD, "waiting", "a is held by ada"),
+        ("ready", "passed", HELD, "waiting", "a is held by ada"),
+        ("ready", "running", HELD, "running", ""),
+        ("ready", "failed", HELD, "blocked", "b failed"),
+        ("running", "passed", HELD, "running", ""),
+        ("ready", "passed", {"b": HELD["a"]}, "running", ""),
+    ],
+)
+@pytest.mark.parametrize("before", ["running", "waiting", "blocked"])
+def test_a_loop_that_runs_nothing_says_what_for(
+    before: LoopState, a: ItemState, b: ItemState, orders: Any, expected: str, reason: str
+) -> None:
+    items = document(item("a"), item("b", waits_for=["ready"])).items
+    found = snapshot({"a": (), "b": ()}, {"a": a, "b": b}, state=before)
+    found = planned(replace(found, specs=items, orders=orders))
+    assert (found.loop.state, found.loop.reason) == (expected, reason)
 
 
 def test_a_blocked_loop_names_what_gave_up_not_what_waits_for_it() -> None:

@@ -211,6 +211,10 @@ LOOP: dict[str, Any] = {"budget": {"loop": {"money": 2.5}}, "used": {("loop", "m
             ("not_started", "the loop was stopped", "mulligan loops start alpha"),
         ),
         (
+            {"state": "stopped", "reason": "moved to alpha.tar.gz"},
+            ("moved", "the loop moved to alpha.tar.gz, and goes on there", None),
+        ),
+        (
             {"state": "paused", "paused_by": "person"},
             ("pause", "the loop was paused 12 min ago", "mulligan loops resume alpha"),
         ),

@@ -22,7 +22,7 @@ for i = 1, #items, 2 do
 end
 for _, id in ipairs(R.cancel) do cancel_run(id, 'its loop was deleted') end
 -- What its items gave off: another loop of this name gives it off when they are done again.
-write_outer(R.loop, '', false)
+write_outer(R.loop, '', '')
 local tenant = redis.call('HGET', key, 'tenant') or ''
 for i = 1, #items, 2 do
   withdraw_events(R.loop, items[i], 'its loop was deleted')

@@ -1,5 +1,5 @@
 -- Read what all loops have to do with each other: the locks on files, who was denied files, the events
--- that were given off, of one tenant or of all, and the newest decisions.
+-- that were given off, of one tenant or of all, the newest decisions, and the orders that are in force.
 allow_when_full()
 local last, keys, decisions = tonumber(redis.call('GET', P .. 'loops:decided') or '0'), {}, {}
 for number = last, math.max(1, last - R.limit + 1), -1 do keys[#keys + 1] = int(number) end
@@ -15,4 +15,9 @@ for i = 1, #all, 2 do
       redis.call('ZCARD', emitters_key(all[i])) }
   end
 end
-return { held_locks(), redis.call('HGETALL', P .. 'loops:denied'), events, decisions }
+local orders = {}
+for _, loop in ipairs(R.limit > 0 and redis.call('ZRANGE', P .. 'loops', 0, -1) or {}) do
+  local found = redis.call('HGETALL', loop_key(loop, 'orders'))
+  if #found > 0 then orders[#orders + 1] = { loop, found } end
+end
+return { held_locks(), redis.call('HGETALL', P .. 'loops:denied'), events, decisions, orders }

@@ -38,7 +38,7 @@ local function waiting_loops(tenant)
   local found = {}
   for _, loop in ipairs(redis.call('SMEMBERS', P .. 'loops:coupled')) do
     local record = redis.call('HMGET', loop_key(loop), 'tenant', 'state', 'asks')
-    local goes_on = record[2] == 'running' or record[2] == 'waiting'
+    local goes_on = record[2] == 'running' or record[2] == 'waiting' or record[2] == 'blocked'
     if goes_on and record[3] and record[3] ~= '{}' and (record[1] or '') == tenant then
       found[#found + 1] = { loop, tenant, record[3] }
     end

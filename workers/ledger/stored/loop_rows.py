@@ -70,7 +70,7 @@ def declared_files(specs: Sequence[ItemSpec], address: str) -> dict[str, Any]:
     return {
         "files": {item: _as_text(files) for item, files in usable.items() if files},
         "outer": "\n".join(waits),
-        "emits": any(spec.emits for spec in specs),
+        "emits": emit_lines(specs),
         "address": address,
     }
 
@@ -88,6 +88,11 @@ def ready_score(item: WaitingItem, place: int) -> float:
     """
     rank = item.urgency * 10 + item.priority
     return rank * _RANKS + (item.since - item.head_start) * 1000 + place
+
+
+def emit_lines(specs: Sequence[ItemSpec]) -> str:
+    """Return the events that items give off, a line each."""
+    return "\n".join(dict.fromkeys(each for spec in specs for each in spec.emits))
 
 
 def _as_text(values: Sequence[str]) -> str:
@@ -162,12 +167,14 @@ def read_event(answer: Sequence[Any]) -> EmittedEvent:
     name, text, items, total = answer
     tenant, _, event = name.rpartition("/")
     found = json.loads(text)
+    person = found.get("person") or ""
     return EmittedEvent(
         name=event,
         tenant=tenant,
         at=float(found["at"]),
-        by=(*items, *filter(None, [found.get("person")])),
+        by=(*items, *filter(None, [person])),
         more=int(total) - len(items),
+        person=person,
     )
 
 
