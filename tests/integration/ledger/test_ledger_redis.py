@@ -435,6 +435,9 @@ def coordinate_loops(loops: LoopScenario) -> None:
     loops.plan("gamma")
     loops.create(item("again", touches=["x.py"]), name="delta")
     loops.plan("delta")
+    loops.create(item("soon", "delta/again"), name="urgent", priority=1)
+    loops.plan("urgent")
+    loops.plan("delta")
 
 
 #: Keys that this test does not write: figures, alerts, tokens and heartbeats have their own tests.
