@@ -78,6 +78,8 @@ class Demand:
     space: str = ""
     #: When one of its items got a slot last.
     admitted_at: float = 0.0
+    #: Since when it goes on: time in which it was paused or stopped is no wait for a slot.
+    goes_on_since: float = 0.0
     #: Items that are ready beside the candidates.
     more: int = 0
 
@@ -86,7 +88,11 @@ class Demand:
         if not ageing:
             return float("inf")
         since = min((each.since for each in self.candidates), default=0.0)
-        return max(since, self.admitted_at) + self.priority * ageing
+        return max(since, self.admitted_at, self.goes_on_since) + self.priority * ageing
+
+    def has_waited(self, item: WaitingItem, now: float) -> float:
+        """Return for how many seconds an item has waited while its loop went on."""
+        return now - max(item.since, self.goes_on_since)
 
 
 def most_begun(concurrency: int) -> int:
@@ -112,6 +118,7 @@ def demand_of(
     ready: Sequence[WaitingItem],
     space: str = "",
     admitted_at: float = 0.0,
+    goes_on_since: float = 0.0,
     spare: int = SPARE,
     more: int = 0,
 ) -> Demand:
@@ -135,6 +142,7 @@ def demand_of(
         candidates=[*(each for each in waiting if "hold" not in each.orders), *first],
         space=space,
         admitted_at=admitted_at,
+        goes_on_since=goes_on_since,
         more=more,
     )
 
@@ -324,7 +332,7 @@ class _Files:
             (each.since, _lock_of(demand, each))
             for demand in demands
             for each in sorted(demand.candidates, key=lambda each: each.rank)[: max(0, demand.room)]
-            if ageing and each.files and now - each.since >= demand.priority * ageing
+            if ageing and each.files and demand.has_waited(each, now) >= demand.priority * ageing
         ]
         self._reserved = {space: FileIndex(compared) for space in self._held}
         self._since: dict[str, list[float]] = {space: [] for space in self._held}

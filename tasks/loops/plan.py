@@ -140,7 +140,7 @@ def decide(context: LoopContext, reading: LoopReading) -> LoopWrite:
     urgent = urgent_items(planned, weights)
     demands = [
         *(each for each in fleet.demands if each.loop != snapshot.loop.name),
-        *_own_demand(reading, change, ready, urgent),
+        *_own_demand(reading, change, ready, urgent, context.ledger.now()),
     ]
     admits = len(fleet.live) < (context.slots() if fleet.slots is None else fleet.slots)
     admission, runs = _admit(context, fleet, demands, planned)
@@ -204,6 +204,7 @@ def _own_demand(
     change: LoopChange,
     ready: Sequence[WaitingItem],
     urgent: Mapping[str, int],
+    now: float,
 ) -> Iterator[Demand]:
     """Yield what the loop asks for after its plan, if it may ask."""
     snapshot, fleet = reading.snapshot, reading.fleet
@@ -229,6 +230,7 @@ def _own_demand(
         ready=ready,
         space=loop.space,
         admitted_at=loop.admitted_at,
+        goes_on_since=now if change.state else loop.since,
         spare=SPARE_OF_OWN,
     )
 

@@ -74,3 +74,18 @@ def test_an_item_that_has_begun_does_not_hide_an_urgent_one(loops: LoopScenario)
         "middle/m: priority 3 before slow with 9",
         "slow/b: no other loop waits",
     ]
+
+
+def test_a_loop_that_was_paused_did_not_wait_for_a_slot(loops: LoopScenario) -> None:
+    loops.slots = 0
+    loops.create(item("a"), name="low", priority=9)
+    loops.plan("low")
+    loops.move("pause", "low")
+    loops.scenario.advance(36_000)
+    loops.create(item("u"), name="urgent", priority=1)
+    loops.plan("urgent")
+    loops.move("resume", "low")
+    loops.slots = 1
+    assert reasons(loops, "low") == ["urgent/u: priority 1 before low with 9"]
+    loops.slots = 2
+    assert [each.name for each in loops.plan("urgent").admitted] == ["low/a"]

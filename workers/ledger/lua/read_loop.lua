@@ -93,12 +93,12 @@ local function ask(loop, found)
   demands[#demands + 1] = { loop, found[1], found[2], found[3], found[4], found[5], ready,
     redis.call('HGETALL', loop_key(loop, 'limits')), redis.call('HGETALL', loop_key(loop, 'spent')),
     redis.call('HGETALL', loop_key(loop, 'reserved')), waiting, redis.call('SCARD', loop_key(loop, 'begun')),
-    found[6] or '', found[7] or '', more, items, of_items(loop, 'items', items),
+    found[6] or '', found[7] or '', found[8] or '', more, items, of_items(loop, 'items', items),
     of_items(loop, 'files', items), of_items(loop, 'seen', items), of_items(loop, 'orders', items) }
 end
 for _, loop in ipairs(active) do
   local found = redis.call('HMGET', loop_key(loop), 'priority', 'weight', 'share', 'concurrency', 'version',
-    'space', 'admitted_at')
+    'space', 'admitted_at', 'since')
   if is_declared(loop) then ask(loop, found) end
 end
 local live = live_items()

@@ -337,7 +337,7 @@ def read_fleet(answer: Sequence[Any], *, now: float, lease: float) -> LoopFleet:
 
 def _demand(answer: Sequence[Any], live: Sequence[LiveItem], now: float) -> Demand:
     loop, priority, weight, share, concurrency, _, ready, *budget, waiting, begun = answer[:12]
-    space, admitted_at, more, items, *parts = answer[12:]
+    space, admitted_at, goes_on_since, more, items, *parts = answer[12:]
     details = {item: _Details(*each) for item, *each in zip(items, *parts, strict=True)}
     running = [each.item for each in live if each.loop == loop]
     return demand_of(
@@ -366,6 +366,7 @@ def _demand(answer: Sequence[Any], live: Sequence[LiveItem], now: float) -> Dema
         ],
         space=space,
         admitted_at=float(admitted_at or 0) / 1000,
+        goes_on_since=float(goes_on_since or 0) / 1000,
         more=int(more),
     )
 
