@@ -61,6 +61,8 @@ class ItemLine:
     skippable: bool
     #: What is to be done about it instead of the usual rules.
     orders: ItemOrders
+    #: Whether it waits for other loops or events now.
+    waits_outside: bool
     #: Whether it waits, so that an order may be given.
     orderable: bool
     #: The files that it must have alone, and who has them; empty if nobody keeps them from it.
@@ -124,6 +126,7 @@ class BoardItems:
     def line(self, spec: ItemSpec) -> ItemLine:
         snapshot, live = self.view.snapshot, self.live(spec.id)
         record, config = snapshot.record(spec.id), snapshot.config
+        outer = open_waits(snapshot, spec, record) if record.state in WAITING else []
         return ItemLine(
             spec=spec,
             record=record,
@@ -135,11 +138,8 @@ class BoardItems:
                 if record.state in WAITING
                 and not satisfied(snapshot.record(each), config.on_blocked)
             ]
-            + [
-                wait_name(each)
-                for each in open_waits(snapshot, spec, record)
-                if record.state in WAITING
-            ],
+            + [wait_name(each) for each in outer],
+            waits_outside=bool(outer),
             live=live,
             sign=None if live is None else self.sign(live),
             healable=record.state in GAVE_UP,

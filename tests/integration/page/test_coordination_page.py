@@ -108,3 +108,21 @@ def test_control_characters_are_shown_as_their_codes(
     text = page(context, "/coordination")
     assert "a⟨U+001B⟩]0;x⟨U+0007⟩⟨U+009B⟩" in text
     assert re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", text) is None
+
+
+def test_only_orders_that_change_something_are_offered(
+    context: ConsoleContext, loops: LoopScenario
+) -> None:
+    loops.slots = 0
+    loops.create(item("a", waits_for=["ready"]))
+    loops.plan()
+    path = "/loops/alpha/items/a"
+    assert ">Do not wait</button>" in page(context, path)
+    orders.give_order(loops.context, "alpha", "a", "first", Requester(by="ada"))
+    orders.emit(loops.context, "ready", tenant="", by="ada")
+    loops.plan()
+    shown = page(context, path)
+    for button, is_offered in (
+        ("Do not wait", False), ("Go first", False), ("Hold", True), ("Usual rules", True),
+    ):  # fmt: skip
+        assert (f'aria-label="{button}: a"' in shown) == is_offered, button
