@@ -45,6 +45,11 @@ def test_which_changes_concern_an_item(changed: set[str], expected: bool) -> Non
     assert meets(changed, {"src/a.py"}, ["docs/**"], words) is expected
 
 
+def test_a_verifier_that_names_the_whole_tree_is_concerned_by_everything() -> None:
+    assert meets({"src/deep/b.py"}, set(), [], ["."])
+    assert meets({"b.py"}, set(), [], ["./"])
+
+
 def test_arguments_of_verifiers_may_name_files() -> None:
     given = {"id": "pytest.subprocess", "args": ["-q", "tests/test_a.py", ""]}
     assert argument_words(VerifierSpec.model_validate(given)) == ["tests/test_a.py"]
