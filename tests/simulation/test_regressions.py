@@ -26,8 +26,10 @@ _STEPS = (
 
 
 @contextmanager
-def _broken(**config: Any) -> Iterator[Simulation]:
+def _broken(**rules: Any) -> Iterator[Simulation]:
     """Create a loop in which BREAK spoils what A has made, with items merged before and after."""
+    # A drain waits for the checks of the schedule, too.
+    rules = {"every": 60, **rules}
     with Simulation(planners=1, repositories=2, workers=3, loop_slots=12) as simulation:
         items = [
             make_change("A"),
@@ -36,8 +38,8 @@ def _broken(**config: Any) -> Iterator[Simulation]:
             make_change("C", "BREAK"),
             make_change("D", "C"),
         ]
-        options = {"repo": "repo", "concurrency": 10, "regressions": {}, **config}
-        simulation.fleet.loops.create(make_loop("alpha", *items, **options))
+        loop = make_loop("alpha", *items, repo="repo", concurrency=10, regressions=rules)
+        simulation.fleet.loops.create(loop)
         yield simulation
 
 
@@ -56,7 +58,7 @@ def test_a_regression_is_found_blamed_and_repaired() -> None:
 
 
 def test_the_culprit_is_rolled_back_by_policy() -> None:
-    with _broken(regressions={"roll_back": True}) as simulation:
+    with _broken(roll_back=True) as simulation:
         simulation.run(240)
         _check_repaired(simulation, "BREAK")
 
@@ -86,7 +88,7 @@ def test_a_checker_of_regressions_that_finds_nothing_would_be_useless() -> None:
             text = log.with_found(wrong).to_text()
             simulation.world.server.client.hset("mulligan:{p00}:loop:alpha", "regressions", text)
             simulation.world.checker.repositories.check_rest()
-    with _broken(regressions={"after_merge": False}) as unnoticed:
+    with _broken(after_merge=False, every=3600) as unnoticed:
         unnoticed.run(60)
         unnoticed.world.checker.repositories.check_rest()
     texts = [*simulation.world.checker.violations, *unnoticed.world.checker.violations]
