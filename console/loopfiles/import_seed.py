@@ -10,6 +10,7 @@ from mulligan.console.jobfiles.source_document import SourceDocument, read_docum
 from mulligan.console.loopfiles.loop_file import LOOP_FILE
 from mulligan.console.loopfiles.migrations import MIGRATIONS, Raw, old_config
 from mulligan.console.loopfiles.yaml_files import SPECS, write_files, yaml_text
+from mulligan.tasks.ports.errors import BadInput
 
 _OLDEST = MIGRATIONS[0]
 
@@ -35,6 +36,14 @@ def import_seed(file: str, to: Path) -> list[Path]:
         name = Path(tests.name).stem
         written[to / SPECS / f"{name}.yaml"] = yaml_text(spec, _about_tests(tests, spec))
     return write_files(written)
+
+
+def check_seed(file: str) -> None:
+    """Raise BadInput for a file that is no loop of any kind."""
+    try:
+        _read(file)
+    except BadInput as error:
+        raise BadInput(f"this is no exported loop and no checklist (.md): {error}") from None
 
 
 def _read(file: str) -> SourceDocument:

@@ -213,21 +213,32 @@ class Destination:
 
 
 def import_loop(
-    context: LoopContext, archive: LoopArchive, to: Destination, caller: Requester
+    context: LoopContext,
+    archive: LoopArchive,
+    to: Destination,
+    caller: Requester,
+    *,
+    tenant: str | None = None,
+    owner: str | None = None,
 ) -> tuple[str, Written]:
     """Write a loop of another installation; return its name. Nothing of it runs before its start.
 
     Raises BadInput with every problem, or LoopConflict. The repository comes first, then the stored
-    files, the ledger last and in one step: a loop that is there is whole.
+    files, the ledger last and in one step: a loop that is there is whole. ``tenant``, ``owner``:
+    whose loops the caller sees; None for all. Of another one it only learns that it is in the way.
     """
     arrival = _as_here(context, context.ledger.read_arrival(archive.records), to)
     config = arrival.config
     _refuse_problems(context, archive, arrival)
-    known = context.ledger.read_loop(config.name)
-    if known is not None and known.snapshot.loop.uid == archive.records["uid"]:
+    reading = context.ledger.read_loop(config.name)
+    if reading is not None:
+        known = reading.snapshot.loop
+        if known.uid != archive.records["uid"] or not known.is_of(tenant, owner):
+            raise _in_use(config.name)
+        if to.repo is not None and config.repo != known.config.repo:
+            message = f"the loop is here already, and works in {known.config.repo}: leave it out"
+            raise LoopConflict.at("repo", message, "not_allowed")
         return config.name, Written(status="seen")
-    if known is not None:
-        raise _in_use(config.name)
     refuse(problem.below("loop") for problem in repository_problems(context, config))
     space = lock_space(repository_identity(context, config), to.tenant)
     arrival = replace(arrival, space=space)
@@ -237,7 +248,7 @@ def import_loop(
         if context.blobs is not None and context.blobs.put(read()) != address:
             raise BadInput(f"the archive cannot be read: {address} has another content")
     context.step("blobs_imported", config.name)
-    return config.name, _write(context, arrival, to, caller)
+    return config.name, _write(context, arrival, to, caller, (tenant, owner))
 
 
 def _as_here(context: LoopContext, arrival: LoopArrival, to: Destination) -> LoopArrival:
@@ -318,7 +329,11 @@ def _bring_work(context: LoopContext, archive: LoopArchive, config: LoopConfig) 
 
 
 def _write(
-    context: LoopContext, arrival: LoopArrival, to: Destination, caller: Requester
+    context: LoopContext,
+    arrival: LoopArrival,
+    to: Destination,
+    caller: Requester,
+    sees: tuple[str | None, str | None],
 ) -> Written:
     caps = current_caps(context, arrival.config, arrival.specs)
     name = arrival.config.name
@@ -329,10 +344,15 @@ def _write(
         if isinstance(answer, Written):
             context.publish(answer.publish)
             return answer
-        if answer == "conflict":
+        here = [each for each in context.ledger.loops() if each.uid == arrival.records["uid"]]
+        if answer == "conflict" or (
+            answer == "elsewhere" and not any(e.is_of(*sees) for e in here)
+        ):
             raise _in_use(name)
         if answer == "full":
             raise LoopConflict("there are too many loops: delete some that have ended")
+        if answer == "events":
+            raise LoopConflict("people gave off too many events: withdraw some that nobody needs")
         if answer == "elsewhere":
             raise LoopConflict("this loop is here already, under another name")
         if answer == "held":
@@ -342,7 +362,8 @@ def _write(
 
 def _in_use(name: str) -> LoopConflict:
     message = (
-        f"{name!r} is the name of another loop: choose another name, or delete that loop first"
+        f"{name!r} is the name of another loop, or another loop has its jobs: choose another name,"
+        " or delete that loop first"
     )
     return LoopConflict.at("name", message, "key_in_use")
 

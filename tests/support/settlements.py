@@ -44,7 +44,12 @@ def _cycle(claim: Claim, status: Literal["pending_immediate_retry", "escalated"]
         id=cycle_id(claim.job_id, claim.plan.number, loop),
         loop_index=loop,
         status=status,
-        metadata={"taskType": claim.job.task_type, "causeLabel": "json_invalid"},
+        metadata={
+            "taskType": claim.job.task_type,
+            "prompt": claim.job.task_text,
+            "targetNodes": [],
+            "causeLabel": "json_invalid",
+        },
     )
 
 

@@ -108,7 +108,7 @@ class CoordinationSteps(LoopSteps):
             tenant=tenant,
             by=by,
             account=account,
-            most=MOST_SIGNALS,
+            most_signals=MOST_SIGNALS,
         )
         if answer[0] == "emitted":
             return "emitted", rows.publications(answer[1])

@@ -268,6 +268,10 @@ def loop_slots(prefix: str) -> str:
     return f"{prefix}loops:slots"
 
 
+def loop_events(prefix: str) -> str:
+    return f"{prefix}loops:events"
+
+
 def loop(prefix: str, name: str) -> str:
     return f"{prefix}loop:{name}"
 

@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from mulligan.policies.jobs.job import TERMINAL, AttemptPlan, Decoding
 from mulligan.policies.loops.admission import WaitingItem
 from mulligan.policies.loops.budget import Resource
-from mulligan.policies.loops.loop import DONE, ItemRecord, LoopRecord
+from mulligan.policies.loops.loop import DONE, ItemRecord, LoopRecord, LoopSnapshot
+from mulligan.policies.loops.merge_groups import merge_group
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import (
     ArrivingJob,
@@ -23,7 +24,8 @@ from mulligan.tasks.ports.ledger import (
     Written,
 )
 from mulligan.workers.ledger import keys
-from mulligan.workers.ledger.loop_steps import MOST_LOOPS, MOST_OF_TENANT, LoopSteps
+from mulligan.workers.ledger.coordination_steps import MOST_SIGNALS, CoordinationSteps
+from mulligan.workers.ledger.loop_steps import MOST_LOOPS, MOST_OF_TENANT
 from mulligan.workers.ledger.stored import arrivals, loop_rows, rows
 from mulligan.workers.ledger.stored.moved_records import (
     ATTEMPT,
@@ -44,10 +46,10 @@ _TRIES = 5
 T = TypeVar("T")
 #: Of the request that would accept an item's job, what its record keeps.
 _OF_REQUEST = ("body", "digest", "task_type", "name", "memory", "deadline_ms", "priority", "tenant",
-               "owner", "pool", "of_loop", "item")  # fmt: skip
+               "owner", "pool", "of_loop", "item", "merge_group")  # fmt: skip
 
 
-class MoveSteps(LoopSteps):
+class MoveSteps(CoordinationSteps):
     """See tasks.ports.ledger for the methods' contracts."""
 
     # -- export -----------------------------------------------------------------------------------
@@ -96,6 +98,8 @@ class MoveSteps(LoopSteps):
             "spent": moving(spent, SPENT),
             "log": self.calls.run("LRANGE", keys.loop_log(prefix, loop.name), 0, -1),
             "heals": [each.as_json() for each in snapshot.heals],
+            "orders": {item: order.as_json() for item, order in snapshot.orders.items()},
+            "events": self._signals(snapshot),
             "seen": {item: list(files) for item, files in snapshot.seen_files.items()},
             "split": snapshot.split,
             "memory": {
@@ -103,6 +107,19 @@ class MoveSteps(LoopSteps):
             },
         }
         return LoopExport(reading=reading, busy=[*self._busy(reading, jobs, now)], records=records)
+
+    def _signals(self, snapshot: LoopSnapshot) -> list[str]:
+        """Return the events that the loop waits for and that people gave off."""
+        names = sorted({name for spec in snapshot.specs for name in spec.waits_for})
+        if not names:
+            return []
+        places = [f"{snapshot.loop.tenant}/{name}" for name in names]
+        found = self.calls.run("HMGET", keys.loop_events(self._loops_prefix), *places)
+        return [
+            name
+            for name, text in zip(names, found, strict=True)
+            if text and json.loads(text).get("person")
+        ]
 
     def _jobs_of(
         self, items: Mapping[str, ItemRecord], loop: LoopRecord
@@ -208,6 +225,7 @@ class MoveSteps(LoopSteps):
             staged=staged,
             tenant=tenant or None,
             by=by,
+            account=f"{tenant}/{by}",
             most=MOST_LOOPS,
             most_of_tenant=MOST_OF_TENANT,
             jobs=[_arriving_job(row) for row in arrival.records["jobs"]],
@@ -262,8 +280,8 @@ class MoveSteps(LoopSteps):
                 for place, spec in enumerate(arrival.specs)
                 if items[spec.id].state == "ready"
             },
-            "heals": {str(json.loads(text)["number"]): text for text in records["heals"]},
-            "log": records["log"],
+            **{part: records[part] for part in ("heals", "log", "orders", "events")},
+            "most_signals": MOST_SIGNALS,
             "spec": spec,
             "declared": loop_rows.declared_files(arrival.specs, address),
             "seen": {
@@ -277,7 +295,11 @@ class MoveSteps(LoopSteps):
     ) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield the records of a job as they are here."""
         loop = arrival.config.name
-        run = ItemRun(record=ItemRecord(), job_id=job.id, job=job.job, owner=job.owner)
+        merges = arrival.config.repo is not None
+        group = merge_group(arrival.specs, job.item) if merges else ""
+        run = ItemRun(
+            record=ItemRecord(), job_id=job.id, job=job.job, owner=job.owner, merge_group=group
+        )
         request = self._item_job(loop, job.item, run)
         read = [check_fields(each, ATTEMPT) for each in row["attempts"]]
         bodies = [value for each in read for value in each.values() if isinstance(value, BaseModel)]

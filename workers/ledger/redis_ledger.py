@@ -23,7 +23,6 @@ from mulligan.tasks.ports.ledger import (
 )
 from mulligan.workers.ledger import keys
 from mulligan.workers.ledger.accept_steps import answer_request
-from mulligan.workers.ledger.coordination_steps import CoordinationSteps
 from mulligan.workers.ledger.cycle_steps import CycleSteps
 from mulligan.workers.ledger.escalation_steps import EscalationSteps
 from mulligan.workers.ledger.external_steps import ExternalSteps
@@ -39,7 +38,6 @@ from mulligan.workers.ledger.stores.ledger_stores import LedgerStores
 
 
 class RedisLedger(
-    CoordinationSteps,
     MoveSteps,
     CycleSteps,
     ExternalSteps,

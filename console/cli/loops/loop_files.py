@@ -24,7 +24,7 @@ from mulligan.console.cli.output import screen
 from mulligan.console.http.models import loop_models
 from mulligan.console.loopfiles.import_markdown import SUFFIXES as MARKDOWN_SUFFIXES
 from mulligan.console.loopfiles.import_markdown import import_markdown
-from mulligan.console.loopfiles.import_seed import import_seed
+from mulligan.console.loopfiles.import_seed import check_seed, import_seed
 from mulligan.console.loopfiles.inspect_loop import loop_rules
 from mulligan.console.loopfiles.loop_file import lint_loop, read_loop, read_specs
 from mulligan.console.loopfiles.repository_rules import local_repository_problems
@@ -179,11 +179,14 @@ def import_loop(
         return
     if not FilePath(file).is_file():
         raise BadInput(f"{file}: there is no such file")
+    is_markdown = FilePath(file).suffix.lower() in MARKDOWN_SUFFIXES
+    if not is_markdown:
+        check_seed(file)  # what is wrong with the file comes before what is wrong with the options
     if to is None:
         raise BadInput("name the folder to write to: --to DIR")
     if repo is not None or name is not None or start or tenant:
         raise BadInput("--repo, --name, --start and --tenant are for an exported loop")
-    if FilePath(file).suffix.lower() in MARKDOWN_SUFFIXES:
+    if is_markdown:
         written, notes = import_markdown(file, to)
     else:
         written, notes = import_seed(file, to), []

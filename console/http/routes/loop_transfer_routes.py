@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import tempfile
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from mulligan.console.http.access import Caller, Ops, Producer
@@ -24,9 +26,12 @@ from mulligan.console.http.routes.loop_routes import (
 )
 from mulligan.tasks.loops import transfer
 from mulligan.tasks.loops.transfer import Destination
+from mulligan.tasks.ports.ledger import Requester
 from mulligan.workers.loops.loop_archive import load_loop, save_loop
 
 ARCHIVE = "application/gzip"
+#: Bytes of an unpacked archive, for each byte that a request may have.
+_UNPACKED = 10
 _BODY = {
     "requestBody": {
         "required": True,
@@ -48,7 +53,9 @@ Text = Annotated[str | None, Query(min_length=1, max_length=1000)]
 
 def create_router(context: ConsoleContext) -> APIRouter:
     router = APIRouter(tags=["loops"])
-    loops = context.services.loops
+    loops, settings = context.services.loops, context.services.settings
+    # Each takes memory: a console reads one archive at a time.
+    one_import = asyncio.Semaphore()
 
     @router.get(
         "/api/loops/{loop_id}/export",
@@ -79,7 +86,7 @@ def create_router(context: ConsoleContext) -> APIRouter:
         openapi_extra=_BODY,
         responses={200: {"model": LoopDetail, "description": "It is here already"}, **errors(409)},
     )
-    def import_loop(
+    async def import_loop(
         body: Annotated[bytes, Depends(_body)],
         caller: Producer,
         changes: Changes,
@@ -93,15 +100,34 @@ def create_router(context: ConsoleContext) -> APIRouter:
         to = Destination(
             name=name, repo=repo, tenant=loop_tenant(caller, tenant), owner=caller.owner or ""
         )
-        cap = context.services.settings.workspace_cap
-        made, written = load_loop(loops, io.BytesIO(body), to, changes, blob_cap=cap)
-        shown = shown_loop(context, caller, made)
+        async with one_import:
+            return await run_in_threadpool(bring, body, to, caller, changes, response, start=start)
+
+    def bring(
+        body: bytes,
+        to: Destination,
+        caller: Caller,
+        changes: Requester,
+        response: Response,
+        *,
+        start: bool,
+    ) -> LoopDetail:
+        made, written = load_loop(
+            loops,
+            io.BytesIO(body),
+            to,
+            changes,
+            blob_cap=settings.workspace_cap,
+            most=_UNPACKED * settings.request_cap,
+            tenant=caller.tenant,
+            owner=caller.owner,
+        )
+        visible_loop(context, caller, made)
         if start:
             transfer.go_on(loops, made, written, changes)
-            shown = shown_loop(context, caller, made)
         response.status_code = 201 if written.status == "written" else 200
         response.headers["Location"] = f"/api/loops/{made}"
-        return shown
+        return shown_loop(context, caller, made)
 
     return router
 

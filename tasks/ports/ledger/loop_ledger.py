@@ -204,8 +204,8 @@ class LoopArrival:
 
 
 #: ``elsewhere``: this ledger has the loop under another name. ``held``: a worker still runs a job
-#: that it left here before. ``late``: importing took too long.
-ImportRefused = Literal["conflict", "full", "elsewhere", "held", "late"]
+#: that it left here before. ``late``: importing took too long. ``events``: its tenant has too many.
+ImportRefused = Literal["conflict", "full", "elsewhere", "held", "late", "events"]
 
 
 class LoopLedger(Protocol):

@@ -276,3 +276,17 @@ def test_a_name_is_a_loop_and_a_path_is_files(drafting: Shell, fleet: CodingLoop
         assert "`T-1`" in drafting.invoke_json("loops", "markdown", path)["markdown"]
     del drafting.environment["MULLIGAN_BROKER_URL"]
     assert hint in drafting.invoke("loops", "markdown", "demo", code=3).stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("", "is empty"), ("INFO: up\n x: y: z\n", "broken YAML"), ("a: 1\n", "neither")],
+)
+def test_an_import_says_what_is_wrong_with_a_file_of_another_kind(
+    shell: Shell, content: str, said: str
+) -> None:
+    shell.write("up.log", content)
+    result = shell.invoke("loops", "import", "up.log", code=2)
+    assert "up.log" in result.stderr
+    assert "no exported loop" in result.stderr
+    assert said in result.stderr

@@ -141,3 +141,23 @@ def test_what_is_no_archive_is_refused(there: ConsoleContext, body: bytes) -> No
 def test_an_archive_over_the_cap_is_refused(here: ConsoleContext, settings: SettingsMaker) -> None:
     small = open_context(settings(key_prefix="small", request_cap=1000))
     assert bring(client_of(small), paused(here)).status_code == 413
+
+
+def test_a_loop_of_another_tenant_is_as_any_other_one(
+    here: ConsoleContext, there: ConsoleContext
+) -> None:
+    """Given a loop of another tenant with that name, or with another one, then nobody learns that
+    it is the same loop, and nothing of it changes."""
+    archive = paused(here)
+    acme = client_of(there, new_token(there, role="producer", tenant="acme"))
+    other = client_of(there, new_token(there, role="producer", tenant="other"))
+    post_json(acme, "/api/loops", 201, loop={"name": "beta", "runner": GOOD}, items=[item("one")])
+    assert bring(acme, archive).status_code == 201
+    said = [error_of(bring(other, archive, start=True, name=name)) for name in ("alpha", "beta")]
+    assert said == [(409, "key_in_use")] * 2
+    assert bring(other, archive, name="beta").text.replace("beta", "") == bring(
+        other, archive, name="gamma"
+    ).text.replace("gamma", "")
+    assert get_json(acme, "/api/loops/alpha")["status"] == "paused"
+    assert error_of(bring(acme, archive, name="gamma")) == (409, "conflict")
+    assert bring(acme, archive).status_code == 200

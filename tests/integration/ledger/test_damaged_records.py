@@ -79,6 +79,22 @@ def test_a_job_that_was_half_written_says_so(scenario: Scenario, field: str) -> 
         scenario.ledger.job(bad)
 
 
+@pytest.mark.parametrize("field", ["attempt", "loop", "past_loops"])
+def test_a_damaged_counter_of_a_job_does_not_keep_the_server_busy(
+    new_redis_scenario: ScenarioMaker, field: str
+) -> None:
+    """Given a counter that no script could count up to, then the job is read all the same."""
+    scenario = new_redis_scenario()
+    job = scenario.submit()
+    cycle = {"job_id": job, "source_attempt": "1", "loop_index": "1", "status": "escalated"}
+    for name, value in {**cycle, "created_at": "1000"}.items():
+        damage(scenario, f"cycle:{job}:1:1", name, value)
+    damage(scenario, f"job:{job}", "loop", "1")
+    damage(scenario, f"job:{job}", field, "999999999999")
+    view = scenario.view(job)
+    assert (len(view.attempts), len(view.cycles)) == (1, 1)
+
+
 def test_bytes_that_are_no_text_hide_nothing(new_redis_scenario: ScenarioMaker) -> None:
     scenario = new_redis_scenario()
     good, bad = scenario.submit(), scenario.submit()

@@ -11,17 +11,20 @@ import pytest
 from support.jobs import answer
 from support.ledger_scenario import Scenario, ScenarioMaker
 from support.loops import ADA, LoopScenario, item, used
-from support.moved_loops import EVE, exported, imported
+from support.moved_loops import EVE, STAYS, exported, imported, whole_state
 from support.settlements import escalates, retries_by_policy, retries_immediately, succeeds
 
 from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.loop import LoopChange
+from mulligan.policies.loops.merge_batches import START_WINDOW
 from mulligan.policies.regressions.record import Check, Regression, RegressionLog
+from mulligan.tasks.coordination.orders import emit, give_order
 from mulligan.tasks.loops import change, transfer
 from mulligan.tasks.loops.change import LoopConflict
 from mulligan.tasks.ports.errors import LedgerUnavailable
 from mulligan.tasks.ports.ledger import ClaimRefused, Entry, LoopWrite, Written
 from mulligan.workers.ledger import keys
+from mulligan.workers.ledger.coordination_steps import MOST_SIGNALS
 from mulligan.workers.ledger.stored.moved_records import (
     ATTEMPT,
     CYCLE,
@@ -34,21 +37,6 @@ from mulligan.workers.ledger.stored.moved_records import (
 )
 
 HOUR = 3600.0
-#: Of each kind of record, what does not move: it follows from the loop and the item, is about a
-#: worker or a provider of the old place, or is only used in the step that writes it.
-STAYS = {
-    "loop": {"version", "dirty", "planned", "planned_at", "share", "digest", "uid", "config",
-             "spec", "priority", "weight", "concurrency", "tenant", "owner", "held", "written_by",
-             "released", "incidents", "rollback", "delivering",
-             "admitted_at", "space", "scored", "outer", "declared", "emits"},
-    "job": {"body", "digest", "task_type", "name", "memory", "deadline_ms", "priority", "pool",
-            "of_loop", "item", "tenant", "owner", "waiting_for", "waiting_behind", "parked_at",
-            "open_cycles", "schema", "release"},
-    "attempt": {"runner", "provider", "in_flight", "token", "hard_at", "pending", "settled_by",
-                "handed_by", "released", "requeued_by", "allowance", "progress", "left_to_newer:"},
-    "cycle": {"job_id", "tenant", "row", "token", "claims", "shared", "settled_by", "hard_at"},
-    "escalation": {"job_id", "attempt", "task_type", "tenant", "at", "state"},
-}  # fmt: skip
 _VERIFICATION = re.compile(r"v(token|claims|hard|shared|faults|faults_last):\d+")
 
 
@@ -114,32 +102,6 @@ def records(loops: LoopScenario, name: str = "alpha") -> dict[str, Any]:
     return plain
 
 
-def without_moments(value: Any) -> Any:
-    """Return records without the times from which something counts, and without empty texts."""
-    moments = {
-        "updated_at",
-        "deadline_at",
-        "not_before",
-        "held_until",
-        "due_at",
-        "first_due_at",
-        "since",
-        "exported_at",
-    }
-    match value:
-        case dict():
-            return {
-                key: without_moments(each)
-                for key, each in value.items()
-                if key not in moments and each != ""
-            }
-        case list():
-            return [without_moments(each) for each in value]
-        case str():
-            return re.sub(r"^(\w+\|)\d+\|", r"\1|", value)
-    return value
-
-
 def keys_of(loops: LoopScenario) -> list[str]:
     prefix = keys.partition_prefix(loops.scenario.settings.key_prefix, "p00")
     return sorted(
@@ -150,23 +112,90 @@ def keys_of(loops: LoopScenario) -> list[str]:
 # -- what moves ------------------------------------------------------------------------------------
 
 
+def assert_same(here: LoopScenario, there: LoopScenario) -> None:
+    """Check that nothing of a loop is different in the new place."""
+    old, new = (
+        whole_state(each.scenario.ledger, each.scenario.settings.key_prefix)
+        for each in (here, there)
+    )
+    assert old.keys() == new.keys()
+    for name in old:
+        assert new[name] == old[name], name
+
+
 def test_every_record_of_a_loop_moves(here: LoopScenario, there: LoopScenario) -> None:
     create_busy_loop(here)
-    before = records(here)
     assert imported(there.context, exported(here.context, "alpha")) == "written"
-    after = records(there)
-    assert after["log"][0] != before["log"][0]
-    after["log"] = after["log"][1:]
-    assert without_moments(after) == without_moments(before)
-    assert len(after["jobs"]) == 5
+    assert_same(here, there)
+    assert len(records(there)["jobs"]) == 5
     assert there.loop().state == "paused"
     assert there.states() == here.states()
     assert used(there.read()) == used(here.read())
     assert there.read().budget.limits == here.read().budget.limits
-    for job in before["jobs"]:
+    for job in records(here)["jobs"]:
         old, new = (each.scenario.ledger.job(job["id"]) for each in (here, there))
         assert new is not None
         assert new == old
+
+
+def test_what_people_ordered_and_gave_off_moves(here: LoopScenario, there: LoopScenario) -> None:
+    """Given one item that a person holds, one that need not wait, and one that waits for an event
+    of a person, when the loop moves, then all of that counts there, too."""
+    here.create(item("held"), item("free", waits_for=["never"]), item("told", waits_for=["said"]))
+    give_order(here.context, "alpha", "held", "hold", ADA)
+    give_order(here.context, "alpha", "free", "ignore_waits", ADA)
+    here.move("pause")
+    emit(here.context, "said", tenant="", by="ada")
+    emit(here.context, "other", tenant="", by="ada")
+    here.scenario.ledger.set_merge_window("alpha", old=START_WINDOW, new=5)
+    assert imported(there.context, exported(here.context, "alpha"), name="beta") == "written"
+    assert there.read("beta").snapshot.orders == here.read().snapshot.orders
+    assert there.loop("beta").merge_window == 5
+    events = there.scenario.ledger.coordination().events
+    assert [(each.name, each.by) for each in events] == [("said", ("eve",))]
+    for loops, name in ((here, "alpha"), (there, "beta")):
+        loops.move("resume", name)
+        assert sorted(loops.admitted(name)) == ["free", "told"]
+
+
+def test_events_that_come_with_a_loop_count_for_its_tenant(
+    here: LoopScenario, there: LoopScenario
+) -> None:
+    here.create(item("told", waits_for=["said"]))
+    here.move("pause")
+    emit(here.context, "said", tenant="", by="ada")
+    archive = exported(here.context, "alpha")
+    there.scenario.ledger.calls.run("HSET", "there:{p00}:loops:signals", "acme", MOST_SIGNALS)
+    with pytest.raises(LoopConflict, match="too many events"):
+        imported(there.context, archive, tenant="acme")
+    assert there.scenario.ledger.loops() == []
+    assert imported(there.context, archive) == "written"
+
+
+def test_open_escalations_and_repeated_runs_move(here: LoopScenario, there: LoopScenario) -> None:
+    """Given an item that failed again after a person requeued it, one that a person skipped, and
+    one that runs anew, when the loop moves, then their records are the same there."""
+    here.create(*map(item, ("again", "left", "anew")))
+    here.plan()
+    here.fails("again")
+    (escalation,) = here.scenario.ledger.escalations(only_open=True)
+    here.scenario.end(escalation.id, "requeued")
+    here.plan()
+    second = here.claim("again", 2)
+    here.scenario.ledger.store_output(second.lease, answer("no"))
+    here.settle(second, escalates(second))
+    here.fails("left")
+    change.skip(here.context, "alpha", "left", ADA, reason="not needed")
+    here.fails("anew")
+    change.reset(here.context, "alpha", "anew", ADA)
+    here.plan()
+    wait_delayed(here, "anew", HOUR)
+    here.move("pause")
+    assert imported(there.context, exported(here.context, "alpha")) == "written"
+    assert_same(here, there)
+    assert [each.job_id for each in there.scenario.ledger.escalations(only_open=True)] == [
+        here.item("again").job_id
+    ]
 
 
 def test_every_part_of_a_loop_is_listed() -> None:
@@ -309,7 +338,9 @@ class Killed(Exception):
     """A process that is killed here."""
 
 
-@pytest.mark.parametrize("step", ["work_imported", "blobs_imported", "first_record", "last_record"])
+@pytest.mark.parametrize(
+    "step", ["work_imported", "blobs_imported", "first_record", "later_record", "last_record"]
+)
 def test_an_import_that_is_killed_leaves_nothing_and_can_be_made_again(
     here: LoopScenario, there: LoopScenario, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,8 +354,12 @@ def test_an_import_that_is_killed_leaves_nothing_and_can_be_made_again(
         if name == step:
             raise Killed
 
+    batches = []
+
     def many(name: str, requests: Any) -> Any:
-        if step == "first_record" and name == "stage_record":
+        if name == "stage_record":
+            batches.append(name)
+        if len(batches) == {"first_record": 1, "later_record": 2}.get(step):
             real(name, requests[:1])
             raise Killed
         return real(name, requests)
@@ -348,6 +383,32 @@ def test_an_import_that_is_killed_leaves_nothing_and_can_be_made_again(
     assert there.states() == here.states()
     there.scenario.advance(HOUR + 1)
     assert [name for name in keys_of(there) if name.startswith("arriving:")] == []
+
+
+def test_an_import_that_is_killed_once_it_is_written_is_whole(
+    here: LoopScenario, there: LoopScenario
+) -> None:
+    """Given a process that dies before it publishes what waits, then a sweep does."""
+    create_busy_loop(here, budget={})
+    archive = exported(here.context, "alpha")
+
+    def killed(_: Any) -> None:
+        raise Killed
+
+    context = there.context
+    object.__setattr__(context, "publish", killed)
+    with pytest.raises(Killed):
+        imported(context, archive)
+    assert_same(here, there)
+    assert imported(there.context, archive) == "seen"
+    there.move("resume")
+    there.plan()
+    there.passes("queued")
+    there.scenario.advance(3 * HOUR)
+    entry = Entry("attempt", there.item("delayed").job_id, 2)
+    there.scenario.sweep()
+    there.plan()
+    assert there.scenario.claim(entry.job_id, entry.attempt).plan.number == 2
 
 
 def test_records_that_expired_meanwhile_are_not_a_part_of_a_loop(

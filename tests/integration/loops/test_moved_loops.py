@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.coding_loop import (
@@ -19,10 +22,12 @@ from support.coding_loop import (
 from support.git_repositories import UserRepository, git
 from support.inline_fleet import InlineFleet
 from support.loops import document
-from support.moved_loops import EVE, exported, imported
+from support.moved_loops import EVE, exported, imported, whole_state
 
 from mulligan.tasks.loops import change
+from mulligan.tasks.loops.change import LoopConflict
 from mulligan.tasks.ports.errors import BadInput
+from mulligan.workers.repositories import moved_work
 
 pytestmark = pytest.mark.real_models("command")
 
@@ -32,7 +37,12 @@ print("working on", item, flush=True)
 if item == "C" or (item == "B" and not again): write(f"{item}.txt", "no\\n")
 else: write(f"{item}.txt", "done\\n")
 """
-ITEMS = (item("A"), item("C", "A", priority=1), item("B", "A", priority=2), item("D", "B"))
+ITEMS = (
+    item("A", touches=["A.txt"]),
+    item("C", "A", priority=1, touches=["C.txt"]),
+    item("B", "A", priority=2, touches=["B.txt"]),
+    item("D", "B", touches=["D.txt"]),
+)
 STATES = {"A": "passed", "B": "passed", "C": "failed", "D": "passed"}
 
 
@@ -137,6 +147,37 @@ def test_checkpoints_and_transcripts_are_there(tmp_path: Path, user: UserReposit
     assert not (set(git(path, "ls-tree", "--name-only", BRANCH).split()) & {"A.txt", "B.txt"})
 
 
+class Killed(Exception):
+    """A process that is killed here."""
+
+
+def test_an_import_that_is_killed_while_its_work_comes_can_be_made_again(
+    tmp_path: Path, user: UserRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = CodingLoop(tmp_path / "here", user.path, key_prefix="here")
+    here.run_all(item("A"))
+    path = clone(user, tmp_path / "there" / "user")
+    there = elsewhere(tmp_path, path, here)
+    archive = exported(here.services.loops, LOOP)
+
+    def kill(at: str, name: str, *_: Any) -> None:
+        if name == at:
+            raise Killed
+
+    for step in ("objects", "work_imported", "blobs_imported"):
+        with monkeypatch.context() as patched:
+            if step == "objects":
+                patched.setattr(moved_work, "check_complete", lambda *_: kill("", ""))
+            context = replace(there.services.loops, step=partial(kill, step))
+            with pytest.raises(Killed):
+                imported(context, archive, repo=str(path))
+        assert there.ledger.loops() == []
+        assert git(path, "rev-parse", "main") == user.git("rev-parse", "main")
+    assert imported(there.services.loops, archive, repo=str(path)) == "written"
+    assert work(path) == work(user.path) != {}
+    check_merged(there, path)
+
+
 def test_a_loop_moves_between_remote_repositories(tmp_path: Path, user: UserRepository) -> None:
     first, second = user.bare(tmp_path / "one.git"), user.bare(tmp_path / "two.git")
     here = half_done(tmp_path / "here", f"file://{first}")
@@ -154,8 +195,11 @@ def test_a_loop_moves_with_its_repository_shared(tmp_path: Path, user: UserRepos
     shared = user.bare(tmp_path / "shared.git")
     here = half_done(tmp_path / "here", f"file://{shared}")
     there = elsewhere(tmp_path, f"file://{shared}", here)
-    kept = work(shared)
+    kept, before = work(shared), whole_state(here.ledger, "here")
     imported(there.services.loops, exported(here.services.loops, LOOP, keep=False))
+    after = whole_state(there.ledger, "there")
+    for name in before.keys() | after.keys():
+        assert after.get(name) == before.get(name), name
     change.delete(here.services.loops, LOOP, EVE)
     assert work(shared) == kept != {}
     finish(there)
@@ -192,6 +236,22 @@ def test_a_branch_loses_no_commit(tmp_path: Path, user: UserRepository) -> None:
     assert git(path, "rev-parse", BRANCH) == tip
     assert there.ledger.loops() == []
     assert work(path) == {}
+
+
+def test_another_repository_of_a_loop_that_is_here_is_refused(
+    tmp_path: Path, user: UserRepository
+) -> None:
+    here = CodingLoop(tmp_path / "here", user.path, key_prefix="here")
+    here.start(item("A"))
+    change.move(here.services.loops, LOOP, "stop", EVE)
+    archive = exported(here.services.loops, LOOP)
+    path = clone(user, tmp_path / "there" / "user")
+    there = elsewhere(tmp_path, path, here).services.loops
+    assert imported(there, archive, repo=str(path)) == "written"
+    with pytest.raises(LoopConflict, match=f"is here already, and works in {path}: leave it out"):
+        imported(there, archive, repo=str(user.path))
+    for same in (str(path), None):
+        assert imported(there, archive, repo=same) == "seen"
 
 
 def test_a_delivered_loop_moves(tmp_path: Path, user: UserRepository) -> None:

@@ -66,6 +66,28 @@ local function add_person(name, person, account)
   redis.call('HINCRBY', P .. 'loops:signals', account, 1)
 end
 
+-- Returns how many events a caller may still give off when these are. `tenant`: whose events they are.
+local function signals_left(account, tenant, events)
+  local left = R.most_signals - tonumber(redis.call('HGET', P .. 'loops:signals', account) or '0')
+  for _, name in ipairs(events) do
+    local found = read_event(tenant .. '/' .. name)
+    if not found or not found.person then left = left - 1 end
+  end
+  return left
+end
+
+-- Gives an event off for a person. It stays, also if an item that gave it off runs again. Returns whether
+-- nobody had.
+local function signal_event(tenant, event, by, account)
+  local name = tenant .. '/' .. event
+  local found = read_event(name)
+  if found and found.person then return false end
+  add_person(name, by, account)
+  if found then return false end
+  touch_waiting(tenant, 'event:' .. event)
+  return true
+end
+
 -- Lets nobody stand by what a person gave off. Returns whether the event is gone with that.
 local function remove_person(name, found)
   if redis.call('HINCRBY', P .. 'loops:signals', found.account, -1) <= 0 then

@@ -6,7 +6,9 @@ if known[2] then return { known[1] == R.uid and 'seen' or 'conflict' } end
 for _, loop in ipairs(redis.call('ZRANGE', P .. 'loops', 0, -1)) do
   if redis.call('HGET', loop_key(loop), 'uid') == R.uid then return { 'elsewhere', loop } end
 end
+local tenant = given(R.tenant) and R.tenant or ''
 if loops_are_full(R.tenant) then return { 'full' } end
+if #R.events > 0 and signals_left(R.account, tenant, R.events) < 0 then return { 'events' } end
 local function staged(name) return P .. 'arriving:' .. R.token .. ':' .. name end
 for _, name in ipairs(R.staged) do
   if redis.call('EXISTS', staged(name)) == 0 then return { 'late' } end
@@ -15,7 +17,7 @@ end
 for _, job in ipairs(R.jobs) do
   local left = redis.call('HMGET', job_key(job.id), 'state', 'tenant', 'attempt', 'owner')
   if left[1] then
-    if (left[2] or '') ~= (given(R.tenant) and R.tenant or '') then return { 'conflict' } end
+    if (left[2] or '') ~= tenant then return { 'conflict' } end
     local owner = R.fields.owner
     if given(owner) and owner ~= '' and (left[4] or '') ~= owner then return { 'conflict' } end
     if not TERMINAL[left[1]] or has_worker(job.id, left[3]) then return { 'held' } end
@@ -27,7 +29,7 @@ local function forget(id)
   if not left[1] then return end
   redis.call('ZREM', P .. 'jobs:' .. left[1], id)
   for _, cycle in ipairs(open_cycles(id)) do end_cycle(id, cycle, 'cancelled', 'the loop came back') end
-  for n = 1, tonumber(left[2]) do redis.call('DEL', attempt_key(id, n)) end
+  for n = 1, attempts_of(left[2]) do redis.call('DEL', attempt_key(id, n)) end
 end
 for _, job in ipairs(R.jobs) do forget(job.id) end
 for _, name in ipairs(R.staged) do
@@ -43,6 +45,7 @@ for name, used in pairs(R.spent) do redis.call('HSET', loop_key(R.loop, 'spent')
 for item, record in pairs(R.items) do write_item(R.loop, item, record) end
 for item, score in pairs(R.ready) do redis.call('ZADD', loop_key(R.loop, 'ready'), score, item) end
 for number, heal in pairs(R.heals) do redis.call('HSET', loop_key(R.loop, 'heals'), number, heal) end
+for item, order in pairs(R.orders) do redis.call('HSET', loop_key(R.loop, 'orders'), item, order) end
 for _, line in ipairs(R.log) do redis.call('RPUSH', loop_key(R.loop, 'log'), line) end
 redis.call('SET', loop_key(R.loop, 'spec'), R.spec)
 for item, files in pairs(R.seen) do redis.call('HSET', loop_key(R.loop, 'seen'), item, files) end
@@ -102,5 +105,6 @@ for _, job in ipairs(R.jobs) do arrive(job) end
 note_in_log(R.loop, 'imported', R.by)
 loop_event(R.loop, { state = R.fields.state, reason = R.fields.reason, by = R.by })
 declare(R.loop, R.declared)
+for _, name in ipairs(R.events) do signal_event(tenant, name, R.by, R.account) end
 touch_loop(R.loop)
 return { 'written', table.concat(RELEASED, '\n') }

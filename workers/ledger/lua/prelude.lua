@@ -266,10 +266,13 @@ end
 local function unknown_schema(schema) return tonumber(schema or '1') > R.schema end
 local function too_new(id) return unknown_schema(redis.call('HGET', job_key(id), 'schema')) end
 
+-- How many attempts a job has. A damaged number must not keep Redis busy.
+local function attempts_of(text) return math.min(tonumber(text or '') or 0, 10000) end
+
 local function expire_job(id, attempts, memory)
   local ttl = R.retention_ms or 604800000
   expire(job_key(id), ttl)
-  for n = 1, tonumber(attempts) do expire(attempt_key(id, n), ttl) end
+  for n = 1, attempts_of(attempts) do expire(attempt_key(id, n), ttl) end
   if memory then expire(P .. memory, ttl) end
 end
 
@@ -344,7 +347,7 @@ end
 local function keep(id)
   local job = redis.call('HMGET', job_key(id), 'attempt', 'memory')
   redis.call('PERSIST', job_key(id))
-  for n = 1, tonumber(job[1]) do redis.call('PERSIST', attempt_key(id, n)) end
+  for n = 1, attempts_of(job[1]) do redis.call('PERSIST', attempt_key(id, n)) end
   if job[2] then redis.call('PERSIST', P .. job[2]) end
 end
 

@@ -5,15 +5,20 @@ if #job == 0 then return { job } end
 local fields = {}
 for i = 1, #job, 2 do fields[job[i]] = job[i + 1] end
 local attempts, cycles = {}, {}
--- A damaged number counts as 0: the rest can be shown.
-local function number(text) return tonumber(text or '') or 0 end
-local loops = math.max(number(fields.loop), number(fields.past_loops))
-for n = 1, number(fields.attempt) do
-  attempts[n] = redis.call('HGETALL', attempt_key(R.id, n))
-  for loop = 1, loops do
+-- An attempt has at most one cycle, and no more of them came before than attempts. In all, so many are
+-- looked for that a damaged number does not keep Redis busy.
+local loops, left = math.max(attempts_of(fields.loop), attempts_of(fields.past_loops)), 20000
+local function cycle_of_attempt(n)
+  for loop = 1, math.min(loops, n) do
+    left = left - 1
+    if left < 0 then return end
     local id = string.format('%s:%d:%d', R.id, n, loop)
     local row = redis.call('HGETALL', cycle_key(id))
-    if #row > 0 then cycles[#cycles + 1] = { id, row } end
+    if #row > 0 then return { id, row } end
   end
+end
+for n = 1, attempts_of(fields.attempt) do
+  attempts[n] = redis.call('HGETALL', attempt_key(R.id, n))
+  cycles[#cycles + 1] = cycle_of_attempt(n)
 end
 return { job, attempts, cycles }

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from mulligan.policies.cycles.cycle import TRANSITIONS, CycleStatus, cycle_id
 from mulligan.policies.jobs.job import TERMINAL, Job
-from mulligan.policies.loops.heal_record import MOST_HEALS, HealRecord
+from mulligan.policies.loops.heal_record import MOST_HEALS
 from mulligan.policies.loops.loop import ItemRecord
 from mulligan.policies.loops.spec import MOST_FILES, MOST_ITEMS, ItemSpec, LoopConfig
 from mulligan.tasks.ports.errors import BadInput
-from mulligan.tasks.ports.ledger import ArrivingJob, LoopArrival, LoopNote
+from mulligan.tasks.ports.ledger import ArrivingJob, LoopArrival
 from mulligan.workers.ledger.stored.job_ids import item_job_id
 from mulligan.workers.ledger.stored.moved_records import (
     ATTEMPT,
@@ -26,7 +25,13 @@ from mulligan.workers.ledger.stored.moved_records import (
     LATEST,
     LOOP,
     SPENT,
+    Reader,
     check_fields,
+    read_heal,
+    read_note,
+    read_order,
+    stored_fields,
+    stored_text,
 )
 from mulligan.workers.ledger.stored.schema import StoredSchema
 
@@ -36,11 +41,14 @@ MOST_RUNS = 1000
 MOST_ATTEMPTS = 2000
 MOST_NOTES = 500
 MOST_SIGNATURES = 1000
+_LONGEST_SIGNATURE = 300
+#: Commas and brackets of all texts, each of which may be a value: one takes a hundred bytes once
+#: read.
+MOST_VALUES = 5_000_000
 _UID = re.compile(r"[\w-]{1,100}")
 _KEYS = {"format", "schema", "release", "exported_at", "uid", "loop", "config", "spec", "items",
-         "jobs", "spent", "log", "heals", "memory", "seen", "split"}  # fmt: skip
-_HEAL = TypeAdapter(HealRecord)
-_NOTE = TypeAdapter(LoopNote)
+         "jobs", "spent", "log", "heals", "memory", "seen", "split", "orders",
+         "events"}  # fmt: skip
 R = TypeVar("R")
 
 
@@ -60,15 +68,21 @@ def read_arrival(records: Any, schema: StoredSchema) -> LoopArrival:
     if records.keys() != _KEYS:
         wrong = ", ".join(sorted(map(repr, records.keys() ^ _KEYS)))[:200]
         raise BadInput(f"the records of the loop have other parts than expected: {wrong}")
+    _part("texts", lambda: _check_texts(records))
     config = _part("config", lambda: LoopConfig.model_validate(records["config"]))
     specs = _part("spec", lambda: _specs(records["spec"]))
     exported_at = _part("exported_at", lambda: _moment(records["exported_at"]))
     uid = _part("uid", lambda: _uid(records["uid"]))
-    _part("loop", lambda: check_fields(records["loop"], LOOP, "state", "since", "created_at"))
-    _part("spent", lambda: check_fields(records["spent"], SPENT))
-    _part("log", lambda: _notes(records["log"]))
-    _part("heals", lambda: _heals(records["heals"]))
     ids = [spec.id for spec in specs]
+    needed = ("state", "since", "created_at")
+    read: dict[str, Any] = {
+        "loop": _part("loop", lambda: _fields(records["loop"], LOOP, *needed)),
+        "spent": _part("spent", lambda: _fields(records["spent"], SPENT)),
+        "log": _part("log", lambda: _lines(records["log"], MOST_NOTES, read_note)),
+        "heals": _part("heals", lambda: _heals(records["heals"])),
+        "orders": _part("orders", lambda: _orders(records["orders"], ids)),
+        "events": _part("events", lambda: _events(records["events"], specs)),
+    }
     items = _part("items", lambda: _items(records["items"], ids))
     _part("memory", lambda: _memories(records["memory"], ids))
     _part("seen", lambda: _seen(records["seen"], specs))
@@ -78,11 +92,27 @@ def read_arrival(records: Any, schema: StoredSchema) -> LoopArrival:
         for item, record in items.items()
         for run in range(1, record.runs + 1)
     }
-    jobs = _part("jobs", lambda: tuple(_jobs(records["jobs"], runs)))
-    _part("items", lambda: _check_runs(items, records["jobs"], runs))
+    jobs, read["jobs"] = _part("jobs", lambda: _jobs(records["jobs"], runs))
+    _part("items", lambda: _check_runs(items, read["jobs"], runs))
     return LoopArrival(
-        config=config, specs=specs, jobs=jobs, exported_at=exported_at, records=records
+        config=config, specs=specs, jobs=jobs, exported_at=exported_at, records={**records, **read}
     )
+
+
+def _check_texts(records: Any) -> None:
+    """Bound what is parsed later. The ledger has no text with half a surrogate pair."""
+    values, left = 0, [records]
+    while left:
+        match left.pop():
+            case dict() as each:
+                left += (*each, *each.values())
+            case list() as each:
+                left += each
+            case str() as each:
+                each.encode()
+                values += sum(map(each.count, ",[{"))
+    if values > MOST_VALUES:
+        raise ValueError(f"have more than {MOST_VALUES:,} values")
 
 
 def _refuse_newer(records: Mapping[str, Any], schema: StoredSchema) -> None:
@@ -141,16 +171,37 @@ def _list(value: Any, most: int) -> Sequence[Any]:
     return value
 
 
-def _notes(value: Any) -> None:
-    for each in _list(value, MOST_NOTES):
-        _NOTE.validate_python(json.loads(each))
+def _fields(row: Any, fields: Mapping[str, Reader], *needed: str) -> dict[str, str]:
+    return stored_fields(row, check_fields(row, fields, *needed))
 
 
-def _heals(value: Any) -> None:
-    for each in _list(value, MOST_HEALS):
-        heal = _HEAL.validate_python(json.loads(each))
+def _lines(value: Any, most: int, read: Callable[[str], Any]) -> list[str]:
+    return [stored_text(read(each), each) for each in _list(value, most)]
+
+
+def _heals(value: Any) -> dict[str, str]:
+    """Read what was done to heal the loop, by its numbers."""
+    found = {}
+    for text in _list(value, MOST_HEALS):
+        heal = read_heal(text)
         if heal.outcome == "pending" and heal.job_id:
             raise ValueError(f"healing {heal.number} waits for a job that does not move")
+        found[str(heal.number)] = heal.as_json()
+    return found
+
+
+def _orders(value: Any, ids: Sequence[str]) -> dict[str, str]:
+    if not isinstance(value, dict) or value.keys() - set(ids):
+        raise ValueError("is not by items")
+    return {item: stored_text(read_order(text), text) for item, text in value.items()}
+
+
+def _events(value: Any, specs: Sequence[ItemSpec]) -> list[str]:
+    """Read which events people gave off. The loop waits for each of them."""
+    waits = {name for spec in specs for name in spec.waits_for}
+    if unknown := set(_list(value, len(waits))) - waits:
+        raise ValueError(f"the loop does not wait for {min(map(repr, unknown))[:100]}")
+    return sorted(value)
 
 
 def _items(value: Any, ids: Sequence[str]) -> dict[str, ItemRecord]:
@@ -171,6 +222,8 @@ def _memories(value: Any, ids: Sequence[str]) -> None:
     for memory in value.values():
         if not isinstance(memory, dict) or len(memory) > MOST_SIGNATURES:
             raise ValueError(f"has more than {MOST_SIGNATURES:,} failures")
+        if any(len(signature) > _LONGEST_SIGNATURE for signature in memory):
+            raise ValueError("has a failure with a long name")
         for count in memory.values():
             if not (isinstance(count, str) and count.isdecimal() and len(count) < 10):
                 raise ValueError("has a count that is no number")
@@ -191,50 +244,70 @@ def _split(value: Any, ids: Sequence[str]) -> None:
         raise ValueError("does not say which items were split into which")
 
 
-def _jobs(value: Any, runs: Mapping[str, _Run]) -> Iterator[ArrivingJob]:
-    seen = set()
+def _jobs(
+    value: Any, runs: Mapping[str, _Run]
+) -> tuple[tuple[ArrivingJob, ...], list[dict[str, Any]]]:
+    """Read the jobs, and their records as the ledger stores them."""
+    found, stored = dict[str, ArrivingJob](), list[dict[str, Any]]()
     for index, row in enumerate(_list(value, MOST_ITEMS * 100)):
         job_id = row["id"]
-        if job_id not in runs or job_id in seen:
+        if job_id not in runs or job_id in found:
             raise ValueError(f"[{index}]: it is not the job of a run of an item")
         if row.keys() != {"id", "body", "job", "attempts", "cycles", "escalations"}:
             raise ValueError(f"[{index}]: it has other parts than expected")
-        seen.add(job_id)
         try:
-            _check_job(row)
+            stored.append({**row, **_job(row)})
             body = Job.model_validate_json(row["body"])
         except ValidationError:
             raise
         except ValueError as error:
             raise ValueError(f"[{index}]: {error}") from None
-        yield ArrivingJob(id=job_id, item=runs[job_id].item, job=body)
+        found[job_id] = ArrivingJob(id=job_id, item=runs[job_id].item, job=body)
+    return tuple(found.values()), stored
 
 
-def _check_job(row: Mapping[str, Any]) -> None:
+def _job(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the records of a job. Nothing of it is counted that did not come along."""
     fields = check_fields(row["job"], JOB, "state", "attempt", "created_at", "deadline_at")
     attempts = _list(row["attempts"], MOST_ATTEMPTS)
     if len(attempts) != fields["attempt"] or not attempts:
         raise ValueError("its attempts are not as many as it says")
+    for name in ("loop", "past_loops", "best"):
+        if fields.get(name, 0) > len(attempts):
+            raise ValueError(f"{name}: is more than its attempts")
     read = [check_fields(each, ATTEMPT, "mode", "state", "queued_at") for each in attempts]
     if fields["state"] not in TERMINAL and read[-1]["state"] != "queued":
         raise ValueError("it runs")
     for number, each in enumerate(read, 1):
         if "plan" in each and each["plan"].number != number:
             raise ValueError(f"the plan of attempt {number} is of another one")
-    _check_cycles(row, len(attempts))
+    _check_escalations(row, len(attempts))
+    cycles = row["cycles"]
+    if len({each["source_attempt"] for each in cycles.values()}) < len(cycles):
+        raise ValueError("an attempt has two cycles")
+    return {
+        "attempts": [*map(stored_fields, attempts, read)],
+        "cycles": {
+            name: _cycle(row["id"], name, each, len(attempts)) for name, each in cycles.items()
+        },
+    }
 
 
-def _check_cycles(row: Mapping[str, Any], attempts: int) -> None:
-    for name, fields in row["cycles"].items():
-        found = check_fields(
-            fields, CYCLE, "status", "source_attempt", "loop_index", "created_at", "metadata"
-        )
-        source = found["source_attempt"]
-        if source > attempts or name != cycle_id(row["id"], source, found["loop_index"]):
-            raise ValueError("a cycle is not of this job")
+def _cycle(job_id: str, name: str, row: Any, attempts: int) -> dict[str, str]:
+    needed = ("status", "source_attempt", "loop_index", "created_at", "metadata")
+    found = check_fields(row, CYCLE, *needed)
+    source, loop = found["source_attempt"], found["loop_index"]
+    if max(source, loop, found.get("checks", 0)) > attempts or min(source, loop) < 1:
+        raise ValueError("a cycle is of an attempt that there is not")
+    if name != cycle_id(job_id, source, loop):
+        raise ValueError("a cycle is not of this job")
+    return stored_fields(row, found)
+
+
+def _check_escalations(row: Mapping[str, Any], attempts: int) -> None:
     for each in _list(row["escalations"], attempts + len(row["cycles"])):
         number = each["attempt"]
-        if not isinstance(number, int) or not 1 <= number <= attempts:
+        if type(number) is not int or not 1 <= number <= attempts:
             raise ValueError("an escalation is not of this job")
         about = {name: text for name, text in each.items() if name not in ("attempt", "id")}
         found = check_fields(about, ESCALATION, "reason", "signature", "kind", "detail")
