@@ -352,7 +352,7 @@ def _write(
         if answer == "full":
             raise LoopConflict("there are too many loops: delete some that have ended")
         if answer == "events":
-            raise LoopConflict("people gave off too many events: withdraw some that nobody needs")
+            raise LoopConflict("you gave off too many events that are kept: withdraw some of them")
         if answer == "elsewhere":
             raise LoopConflict("this loop is here already, under another name")
         if answer == "held":

@@ -194,7 +194,7 @@ def test_what_is_stored_is_what_was_read(here: LoopScenario, there: LoopScenario
     _set("jobs.0.job.loop", "1")(records)
     _cycle(metadata="{}", delayed_invalid='{"too_soon": "2"}')(records)
     said = '{"word": "hold", "by": "eve", "at": "5", "later": 1}'
-    _set("orders", {"b": '{"said": [%s], "broken": ["x/y"]}' % said})(records)
+    _set("orders", {"b": f'{{"said": [{said}], "broken": ["x/y"]}}'})(records)
     _nested("jobs.0.attempts.0.verdict", coercions=[HALF])(records)
     assert imported(there.context, packed(records)) == "written"
     (heal,), (orders,) = there.read().snapshot.heals, there.read().snapshot.orders.values()

@@ -22,7 +22,7 @@ STAYS = {
     "loop": {"version", "dirty", "planned", "planned_at", "share", "digest", "uid", "config",
              "spec", "priority", "weight", "concurrency", "tenant", "owner", "held", "written_by",
              "released", "incidents", "rollback", "delivering",
-             "admitted_at", "space", "scored", "outer"},
+             "admitted_at", "space", "scored", "outer", "declared", "emits"},
     "job": {"body", "digest", "task_type", "name", "memory", "deadline_ms", "priority", "pool",
             "of_loop", "item", "tenant", "owner", "waiting_for", "waiting_behind", "parked_at",
             "open_cycles", "schema", "release", "merge_group"},

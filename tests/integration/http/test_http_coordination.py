@@ -380,7 +380,7 @@ def test_orders_are_listed_as_long_as_they_are_in_force(
     rows = [(each["test"], each["order"], each["by"]) for each in found["orders"]]
     assert rows == [("a", "hold", "ada"), ("b", "first", "ada")]
     assert found["totals"]["orders"] == 2
-    assert "End the order for alpha/a" in client.get("/coordination").text
+    assert "End all orders for alpha/a" in client.get("/coordination").text
     orders.give_order(loops.context, "alpha", "a", None, ADA)
     assert [each["test"] for each in get_json(client, "/api/coordination")["orders"]] == ["b"]
 

@@ -158,14 +158,14 @@ def test_what_people_ordered_and_gave_off_moves(here: LoopScenario, there: LoopS
         assert sorted(loops.admitted(name)) == ["free", "told"]
 
 
-def test_events_that_come_with_a_loop_count_for_its_tenant(
+def test_events_that_come_with_a_loop_count_for_who_brings_it(
     here: LoopScenario, there: LoopScenario
 ) -> None:
     here.create(item("told", waits_for=["said"]))
     here.move("pause")
     emit(here.context, "said", tenant="", by="ada")
     archive = exported(here.context, "alpha")
-    there.scenario.ledger.calls.run("HSET", "there:{p00}:loops:signals", "acme", MOST_SIGNALS)
+    there.scenario.ledger.calls.run("HSET", "there:{p00}:loops:signals", "acme/eve", MOST_SIGNALS)
     with pytest.raises(LoopConflict, match="too many events"):
         imported(there.context, archive, tenant="acme")
     assert there.scenario.ledger.loops() == []

@@ -78,13 +78,13 @@ end
 
 -- Gives an event off for a person. It stays, also if an item that gave it off runs again. Returns whether
 -- nobody had.
-local function signal_event(tenant, event, by, account)
-  local name = tenant .. '/' .. event
+local function signal_event(tenant, signal, by, account)
+  local name = tenant .. '/' .. signal
   local found = read_event(name)
   if found and found.person then return false end
   add_person(name, by, account)
   if found then return false end
-  touch_waiting(tenant, 'event:' .. event)
+  touch_waiting(tenant, 'event:' .. signal)
   return true
 end
 
