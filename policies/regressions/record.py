@@ -62,7 +62,7 @@ class _Stored(Value):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Check(_Stored):
+class CommitCheck(_Stored):
     """A check of items at a commit that is under way."""
 
     number: int
@@ -171,12 +171,12 @@ class RegressionLog(_Stored):
     good_at: float = 0.0
     #: The items to check whatever has changed; ALL_ITEMS stands for all.
     asked: tuple[str, ...] = ()
-    check: Check | None = None
+    check: CommitCheck | None = None
     #: The oldest first.
     found: tuple[Regression, ...] = ()
     #: Commits → the items that were found to be good there last. An item has one at most.
     good: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
-    #: Items → how often they were reopened since a person last decided.
+    #: Items → how often they were reopened since a person last dealt with them.
     rounds: Mapping[str, int] = Field(default_factory=dict)
 
     def to_text(self) -> str:
@@ -206,9 +206,7 @@ class RegressionLog(_Stored):
         after = max(self.next_number, *(each.number + 1 for each in found), 1)
         rounds = dict(self.rounds)
         for each in found:
-            if each.status == "escalated":
-                rounds.pop(each.item, None)
-            elif each.repairs and not getattr(before.get(each.number), "repairs", ""):
+            if each.repairs and not getattr(before.get(each.number), "repairs", ""):
                 for item in {each.item, each.repairs}:
                     rounds[item] = rounds.get(item, 0) + 1
         return self.model_copy(
@@ -227,6 +225,11 @@ class RegressionLog(_Stored):
     def with_asked(self, *items: str) -> RegressionLog:
         """Have items checked, besides those that are to be checked already."""
         return self.model_copy(update={"asked": tuple(sorted({*self.asked, *items}))})
+
+    def with_new_rounds(self, *items: str) -> RegressionLog:
+        """Forget how often items were reopened: a person has dealt with them."""
+        kept = {item: count for item, count in self.rounds.items() if item not in items}
+        return self.model_copy(update={"rounds": kept})
 
     @property
     def known_good(self) -> dict[str, str]:

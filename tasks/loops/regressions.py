@@ -15,8 +15,9 @@ from mulligan.policies.regressions.bisect import suspects
 from mulligan.policies.regressions.due import ItemVerdict
 from mulligan.policies.regressions.record import (
     ALL_ITEMS,
+    MOST_ROUNDS,
     MOST_TRIES,
-    Check,
+    CommitCheck,
     Regression,
     RegressionLog,
 )
@@ -123,7 +124,7 @@ class _Checks(RegressionStep):
         log = self.log.model_copy(update={"asked": later})
         if not due.items:
             return LoopChange(regressions=log) if later != asked else None
-        check = Check(
+        check = CommitCheck(
             number=log.next_number,
             commit=self.checkpoints[0].commit,
             reason=due.reason,
@@ -136,7 +137,7 @@ class _Checks(RegressionStep):
         )
         return LoopChange(regressions=self._go_on(log, check))
 
-    def _go_on(self, log: RegressionLog, check: Check) -> RegressionLog:
+    def _go_on(self, log: RegressionLog, check: CommitCheck) -> RegressionLog:
         """Go on with the rest of a check, or end it."""
         left = {each.id: each for each in passed_items(self.snapshot) if each.id in check.rest}
         specs = [left[each] for each in check.rest if each in left and log.open_of(each) is None]
@@ -155,7 +156,7 @@ class _Checks(RegressionStep):
         )
         return log.model_copy(update={"check": part, "next_number": part.number + 1})
 
-    def _ended_check(self, log: RegressionLog, check: Check) -> RegressionLog:
+    def _ended_check(self, log: RegressionLog, check: CommitCheck) -> RegressionLog:
         ended: dict[str, object] = {"check": None, "commit": check.until}
         if check.full:
             ended |= {"full_commit": check.commit, "full_at": self.now}
@@ -163,7 +164,7 @@ class _Checks(RegressionStep):
                 ended |= {"good_commit": check.commit, "good_at": self.now}
         return log.model_copy(update=ended)
 
-    def read_check(self, check: Check) -> LoopChange | None:
+    def read_check(self, check: CommitCheck) -> LoopChange | None:
         """Read what a check has found, and go on with the rest of it."""
         found, good = list[Regression](), list[str]()
         verdicts = self._verdicts(check)
@@ -185,7 +186,7 @@ class _Checks(RegressionStep):
         log = self._go_on(log, check.model_copy(update={"good": is_good}))
         return replace(noted(log, found), heals=tuple(told))
 
-    def _verdicts(self, check: Check) -> list[tuple[str, ItemVerdict, list[int], str]]:
+    def _verdicts(self, check: CommitCheck) -> list[tuple[str, ItemVerdict, list[int], str]]:
         """Return what a check says about those items whose work is still what it was about."""
         specs = {item: spec for item in check.items if (spec := self.snapshot.spec(item))}
         known = [each.commit for each in self.checkpoints]
@@ -202,7 +203,7 @@ class _Checks(RegressionStep):
             and ((merge := self.merge_of(each[0])) is None or merge.commit not in later)
         ]
 
-    def _check_again(self, check: Check) -> LoopChange | None:
+    def _check_again(self, check: CommitCheck) -> LoopChange | None:
         """Repeat a check that reached no verdict about an item: of fewer items, then of that one.
 
         None: it was repeated often enough.
@@ -240,6 +241,8 @@ class _Checks(RegressionStep):
         commits = [each.commit for each in self.checkpoints]
         if spec is None or commit not in commits or self.log.open_of(item) is not None:
             return None
+        if self.log.rounds.get(item, 0) >= MOST_ROUNDS and self._awaits_person(item):
+            return None  # it is still as it was when that person was told
         good, why = self._good_before(item, commits, commit)
         labels = ", ".join(spec.verifiers[i].label for i in places)
         regression = Regression(
@@ -263,6 +266,11 @@ class _Checks(RegressionStep):
         if not good:
             return regression.ended("gone", now=self.now, result="its merge is not on the branch")
         return regression.changed(commits=suspects([*reversed(commits)], good, commit))
+
+    def _awaits_person(self, item: str) -> bool:
+        return any(
+            each.item == item and _awaits_person(self.snapshot, each) for each in self.log.found
+        )
 
     def _good_before(self, item: str, commits: list[str], commit: str) -> tuple[str, str]:
         """Return the newest commit before another one where an item was good, or why none counts.
@@ -304,7 +312,10 @@ def _ended(snapshot: LoopSnapshot, now: float) -> list[Regression]:
 def verify_loop(
     context: LoopContext, name: str, caller: Requester, *, item: str | None = None
 ) -> list[str]:
-    """Ask to verify an item, or all that passed, next. Return which. Raises LoopConflict."""
+    """Ask to verify an item, or all that passed, next. Return which. Raises LoopConflict.
+
+    Those that were reopened too often may be reopened again: somebody looks after them.
+    """
     passed = list[str]()
 
     def decide(found: LoopSnapshot, _now: float) -> LoopChange:
@@ -318,6 +329,7 @@ def verify_loop(
         if found.loop.state not in PLANNED:
             raise NotPossible(f"the loop is {found.loop.state}: start or resume it")
         log = found.loop.regressions.with_asked(item or ALL_ITEMS)
+        log = log.with_new_rounds(*([item] if item else passed))
         return LoopChange(regressions=log, note=f"verify {item or 'all items'} again")
 
     change_loop(context, name, caller, decide)

@@ -147,6 +147,8 @@ def request_rollback(
     def decide(found: LoopSnapshot, now: float) -> LoopChange:
         nonlocal asked
         change = rollback_change(context, found, to=to, item=item, by=caller.by, now=now)
+        if item in found.loop.regressions.rounds:  # it may be reopened again
+            change = replace(change, regressions=found.loop.regressions.with_new_rounds(item))
         asked = Rollback.model_validate_json(change.rollback or "")
         return change
 

@@ -34,7 +34,7 @@ REPOSITORIES = range(FIRST_WITH_REPOSITORIES + 1, FIRST_WITH_REPOSITORIES + 17, 
 #: Seeds with loops that lock files and wait for each other.
 COORDINATION = (*range(FIRST_WITH_COORDINATION + 3, FIRST_WITH_COORDINATION + 15, 4), 3071)
 #: Seeds with loops whose items break each other's work, and with drafts of loops.
-REGRESSIONS = range(FIRST_WITH_REGRESSIONS + 1, FIRST_WITH_REGRESSIONS + 17, 4)
+REGRESSIONS = (*range(FIRST_WITH_REGRESSIONS + 1, FIRST_WITH_REGRESSIONS + 17, 4), 280781565245)
 #: Real seconds for fresh seeds.
 FRESH_SECONDS = 60.0
 

@@ -230,6 +230,16 @@ def test_an_item_that_is_broken_again_and_again_ends_with_a_person(
     fleet.wait(61)
     settle(fleet)
     assert checks(fleet) == made, "nothing is tried again"
+    runs = fleet.snapshot.items["A"].runs
+    push(repository, "bad8")  # it is checked again, and is still broken
+    fleet.wait(61)
+    settle(fleet)
+    assert fleet.snapshot.items["A"].runs == runs
+    assert len(found(fleet)) == MOST_ROUNDS + 1, "nobody is told again"
+    verify_loop(fleet.services.loops, LOOP, ADA, item="A")  # a person wants it to be tried again
+    settle(fleet)
+    assert fleet.snapshot.items["A"].runs == runs + 1
+    assert [each.status for each in found(fleet)][-1] == "repaired"
 
 
 def test_a_delivery_waits_for_what_is_due(fleet: CodingLoop, repository: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from mulligan.policies.regressions.record import (
     MOST_REMEMBERED,
     REGRESSION_STATUSES,
-    Check,
+    CommitCheck,
     Regression,
     RegressionLog,
 )
@@ -21,7 +21,7 @@ def regression(number: int = 1, **fields: Any) -> Regression:
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    check = Check(number=3, commit="c", reason="asked", items=("a",), job_id="j", at=2.0)
+    check = CommitCheck(number=3, commit="c", reason="asked", items=("a",), job_id="j", at=2.0)
     log = (
         RegressionLog(check=check, full_at=1.0)
         .with_asked("b", "a")
@@ -74,7 +74,7 @@ def test_people_are_told_of_each_new_status_once() -> None:
     assert after.changes_from(after) == []
 
 
-def test_rounds_are_counted_since_a_person_last_decided() -> None:
+def test_rounds_are_counted_until_a_person_has_dealt_with_the_item() -> None:
     found = [
         regression(1, status="repaired", repairs="a"),
         regression(2, status="escalated"),
@@ -86,7 +86,8 @@ def test_rounds_are_counted_since_a_person_last_decided() -> None:
     log = RegressionLog()
     for each in found:
         log = log.with_found(each)
-    assert log.rounds == {"a": 2, "b": 2}
+    assert log.rounds == {"a": 3, "b": 2}
+    assert log.with_new_rounds("a").rounds == {"b": 2}
 
 
 def test_rounds_are_not_forgotten_with_what_is_not_remembered() -> None:
