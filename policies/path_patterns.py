@@ -103,7 +103,7 @@ def file_set(patterns: tuple[str, ...]) -> FileSet:
     return FileSet(exact, sorted(exact), others, sha256(text).digest()[:16])
 
 
-class PatternComparison(NamedTuple):
+class Compared(NamedTuple):
     """How far the patterns of two items were compared."""
 
     #: Two that can match the same file; None if there are none so far.
@@ -114,20 +114,18 @@ class PatternComparison(NamedTuple):
     cost: int
 
 
-def compare_files(
-    one: FileSet, two: FileSet, *, place: int = 0, most: float = inf
-) -> PatternComparison:
+def compare_files(one: FileSet, two: FileSet, *, place: int = 0, most: float = inf) -> Compared:
     """Compare two items from a place on, until two patterns meet or it has cost ``most``.
 
     It goes one step at least, which is one pattern with wildcards and all of the other item.
     """
     if place == 0 and (same := one.exact.keys() & two.exact.keys()):
         found = min(same)
-        return PatternComparison((one.exact[found], two.exact[found]), None, 0)
+        return Compared((one.exact[found], two.exact[found]), None, 0)
     cost, steps = 0, len(one.others) + (len(two.others) if one.paths else 0)
     for step in range(place, steps):
         if cost >= most:
-            return PatternComparison(None, step, cost)
+            return Compared(None, step, cost)
         if step < len(one.others):
             start, pattern = one.others[step]
             near = [*_beginning_with(start, two), *_others_near(start, two)]
@@ -137,8 +135,8 @@ def compare_files(
             pairs = [(each, pattern) for each in _beginning_with(start, one)]
         cost += 1 + len(pairs)
         if met := next((pair for pair in pairs if can_meet(*pair)), None):
-            return PatternComparison(met, None, cost)
-    return PatternComparison(None, None, cost)
+            return Compared(met, None, cost)
+    return Compared(None, None, cost)
 
 
 def _beginning_with(start: str, files: FileSet) -> Iterator[str]:

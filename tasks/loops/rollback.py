@@ -147,8 +147,9 @@ def request_rollback(
     def decide(found: LoopSnapshot, now: float) -> LoopChange:
         nonlocal asked
         change = rollback_change(context, found, to=to, item=item, by=caller.by, now=now)
-        if item in found.loop.regressions.rounds:  # it may be reopened again
-            change = replace(change, regressions=found.loop.regressions.with_new_rounds(item))
+        log = found.loop.regressions
+        if item is not None and item in log.rounds:  # it may be reopened again
+            change = replace(change, regressions=log.with_new_rounds(item))
         asked = Rollback.model_validate_json(change.rollback or "")
         return change
 

@@ -14,7 +14,7 @@ from support.loops import item
 
 from mulligan.console.http.context import ConsoleContext, open_context
 from mulligan.policies.loops.loop import ItemRecord, LoopChange
-from mulligan.policies.regressions.record import ALL_ITEMS, Check, Regression, RegressionLog
+from mulligan.policies.regressions.record import ALL_ITEMS, CommitCheck, Regression, RegressionLog
 from mulligan.tasks.ports.ledger import LoopReading, LoopWrite, Written
 
 SECRET = "a secret that a check quotes"
@@ -44,7 +44,9 @@ def found(client: TestClient, context: ConsoleContext, tmp_path: Path) -> str:
     loop: dict[str, Any] = {"name": "alpha", "repo": str(user.path), "runner": agent}
     checked = item("one", verifiers=[{"id": "command.subprocess", "argv": ["true"]}])
     post_json(client, "/api/loops", 201, loop=loop, items=[checked], start=True)
-    check = Check(number=1, commit="c" * 40, reason="merge", items=("one",), job_id="j", at=1.0)
+    check = CommitCheck(
+        number=1, commit="c" * 40, reason="merge", items=("one",), job_id="j", at=1.0
+    )
     regression = Regression(
         number=2, item="one", runs=1, at=2.0, good="g", bad="b", seen="b", summary=SECRET,
         checks="pytest", culprit="c" * 40, culprit_kind="merge", culprit_item="<b>two</b>",

@@ -17,7 +17,7 @@ from support.settlements import escalates, retries_by_policy, retries_immediatel
 from mulligan.policies.loops.heal_record import HealRecord
 from mulligan.policies.loops.loop import LoopChange
 from mulligan.policies.loops.merge_batches import START_WINDOW
-from mulligan.policies.regressions.record import Check, Regression, RegressionLog
+from mulligan.policies.regressions.record import CommitCheck, Regression, RegressionLog
 from mulligan.tasks.coordination.orders import emit, give_order
 from mulligan.tasks.loops import change, transfer
 from mulligan.tasks.loops.change import LoopConflict
@@ -113,7 +113,7 @@ def keys_of(loops: LoopScenario) -> list[str]:
 
 
 def assert_same(here: LoopScenario, there: LoopScenario) -> None:
-    """Check that nothing of a loop is different in the new place."""
+    """CommitCheck that nothing of a loop is different in the new place."""
     old, new = (
         whole_state(each.scenario.ledger, each.scenario.settings.key_prefix)
         for each in (here, there)
@@ -317,7 +317,7 @@ def test_a_check_for_regressions_is_made_again_in_the_new_place(
 ) -> None:
     """Given a check under way, whose job does not move, then what was found before it does."""
     here.create(item("a"))
-    check = Check(number=2, commit="c", reason="merge", items=("a",), job_id="p00-x", at=1.0)
+    check = CommitCheck(number=2, commit="c", reason="merge", items=("a",), job_id="p00-x", at=1.0)
     found = Regression(
         number=1, item="a", runs=1, at=1.0, good="g", bad="b", seen="b", job_id="p00-y", probe="p"
     )
