@@ -125,6 +125,7 @@ def _regression(**fields: Any) -> Change:
 
 
 NAN, HALF = float("nan"), "\ud800"
+HOLD = '{"word": "hold", "by": "eve", "at": 1}'
 #: What an earlier reading took for a number or a text, and pages and scripts could not read again.
 VALUES: dict[str, tuple[Change, str]] = {
     "cycles": (_set("jobs.0.job.loop", "999999999999"), "loop: "),
@@ -166,6 +167,10 @@ VALUES: dict[str, tuple[Change, str]] = {
     "values of all": (_set("log", ["," * 2_600_000, "[" * 2_600_000]), "texts: have more than"),
     "order of nobody": (_set("orders", {"x": "{}"}), "orders: is not by items"),
     "order": (_set("orders", {"a": '{"said": [{"word": "run", "by": "eve", "at": 1}]}'}), "orders"),
+    "orders twice": (_set("orders", {"a": f'{{"said": [{HOLD}, {HOLD}]}}'}), "an order twice"),
+    "a wait of nobody": (_set("orders", {"a": '{"broken": ["x/y"]}'}), "a wait that it does not"),
+    "a long name": (_set("orders", {"a": f'{{"said": [{HOLD}]}}'.replace("eve", "e" * 201)}),
+                    "the name of a person is too long"),
     "order's time": (
         _set("orders", {"a": '{"said": [{"word": "hold", "by": "", "at": 1e300}]}'}),
         "orders",
@@ -194,13 +199,14 @@ def test_what_is_stored_is_what_was_read(here: LoopScenario, there: LoopScenario
     _set("jobs.0.job.loop", "1")(records)
     _cycle(metadata="{}", delayed_invalid='{"too_soon": "2"}')(records)
     said = '{"word": "hold", "by": "eve", "at": "5", "later": 1}'
-    _set("orders", {"b": f'{{"said": [{said}], "broken": ["x/y"]}}'})(records)
+    urgent = '{"word": "ignore_locks", "by": "root", "at": 5}'
+    _set("orders", {"b": f'{{"said": [{said}, {urgent}]}}'})(records)
     _nested("jobs.0.attempts.0.verdict", coercions=[HALF])(records)
     assert imported(there.context, packed(records)) == "written"
     (heal,), (orders,) = there.read().snapshot.heals, there.read().snapshot.orders.values()
     assert (heal.number, heal.at, heal.reason) == (7, 5.0, "a\ufffd")
     (order,) = orders.said
-    assert (order.word, order.at, orders.broken) == ("hold", 5.0, ("x/y",))
+    assert (order.word, order.at) == ("hold", 5.0), "what concerns other loops is not ordered so"
     note = there.scenario.ledger.loop_log("alpha")[-1]
     assert (note.at, note.note) == (5.0, "\ufffd")
     job = there.scenario.view(there.item("a").job_id)

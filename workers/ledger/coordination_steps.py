@@ -90,12 +90,13 @@ class CoordinationSteps(LoopSteps):
         ]
 
     def event_sources(self, tenant: str, event: str | None = None) -> Mapping[str, Sequence[str]]:
-        first, last = ("-", "+") if event is None else (f"[{event}/", f"({event}0")  # 0 follows /
-        key = keys.event_sources(self._loops_prefix, tenant)
-        found: dict[str, list[str]] = {}
-        for member in self.calls.run("ZRANGEBYLEX", key, first, last):
-            name, _, loop = member.partition("/")
-            found.setdefault(name, []).append(loop)
+        begins = tenant if event is None else f"{tenant}/{event}"
+        key, found = keys.event_sources(self._loops_prefix), dict[str, list[str]]()
+        # In the order of texts, 0 follows /.
+        for member in self.calls.run("ZRANGEBYLEX", key, f"[{begins}/", f"({begins}0"):
+            of, name, loop = member.rsplit("/", 2)
+            if of == tenant:
+                found.setdefault(name, []).append(loop)
         return found
 
     def emit_event(

@@ -49,7 +49,7 @@ mulligan:{p00}:loops:waiters:<wait>    set     loops that wait for a tenant's it
 mulligan:{p00}:loops:events            hash    `tenant/event` → when it was given off, as JSON
 mulligan:{p00}:loops:emitters:<event>  zset    items that gave a tenant's event off, by time
 mulligan:{p00}:loops:given             zset    events that people gave off, by time
-mulligan:{p00}:loops:sources:<tenant>  zset    `event/loop` of what its items give off
+mulligan:{p00}:loops:sources           zset    `tenant/event/loop` of what items give off
 mulligan:{p00}:loops:signals           hash    caller → how many events it gave off, capped
 mulligan:{p00}:loops:decided           string  how many decisions were made
 mulligan:{p00}:loops:decisions         hash    number → a decision as JSON, capped
@@ -260,8 +260,8 @@ def loops(prefix: str) -> str:
     return f"{prefix}loops"
 
 
-def event_sources(prefix: str, tenant: str) -> str:
-    return f"{prefix}loops:sources:{tenant}"
+def event_sources(prefix: str) -> str:
+    return f"{prefix}loops:sources"
 
 
 def loop_slots(prefix: str) -> str:

@@ -167,19 +167,16 @@ local function held_locks()
   return found
 end
 
--- The events of a tenant with the loops whose items give them off, as `event/loop`.
-local function sources_key(tenant) return P .. 'loops:sources:' .. tenant end
-
 local function write_outer(loop, outer, emits)
   local before = redis.call('HMGET', loop_key(loop), 'outer', 'tenant', 'emits')
   local tenant = before[2] or ''
   for wait in string.gmatch(before[1] or '', '[^\n]+') do redis.call('SREM', waiters_key(tenant, wait), loop) end
   for wait in string.gmatch(outer, '[^\n]+') do redis.call('SADD', waiters_key(tenant, wait), loop) end
   for name in string.gmatch(before[3] or '', '[^\n]+') do
-    redis.call('ZREM', sources_key(tenant), name .. '/' .. loop)
+    redis.call('ZREM', P .. 'loops:sources', tenant .. '/' .. name .. '/' .. loop)
   end
   for name in string.gmatch(emits, '[^\n]+') do
-    redis.call('ZADD', sources_key(tenant), 0, name .. '/' .. loop)
+    redis.call('ZADD', P .. 'loops:sources', 0, tenant .. '/' .. name .. '/' .. loop)
   end
   redis.call('HSET', loop_key(loop), 'outer', outer, 'emits', emits)
   redis.call(outer == '' and emits == '' and 'SREM' or 'SADD', P .. 'loops:coupled', loop)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from mulligan.policies.coordination.order import ItemOrders
 from mulligan.policies.cycles.cycle import TRANSITIONS, CycleStatus, cycle_id
 from mulligan.policies.jobs.job import TERMINAL, Job
 from mulligan.policies.loops.heal_record import MOST_HEALS
@@ -42,6 +43,10 @@ MOST_ATTEMPTS = 2000
 MOST_NOTES = 500
 MOST_SIGNATURES = 1000
 _LONGEST_SIGNATURE = 300
+_LONGEST_NAME = 200
+#: Orders that concern nobody but the item. The others decide before whom it goes, or whose files it
+#: may change, and only operators give them.
+_OWN_ORDERS = ("hold", "ignore_waits")
 #: Commas and brackets of all texts, each of which may be a value: one takes a hundred bytes once
 #: read.
 MOST_VALUES = 5_000_000
@@ -80,7 +85,7 @@ def read_arrival(records: Any, schema: StoredSchema) -> LoopArrival:
         "spent": _part("spent", lambda: _fields(records["spent"], SPENT)),
         "log": _part("log", lambda: _lines(records["log"], MOST_NOTES, read_note)),
         "heals": _part("heals", lambda: _heals(records["heals"])),
-        "orders": _part("orders", lambda: _orders(records["orders"], ids)),
+        "orders": _part("orders", lambda: _orders(records["orders"], specs)),
         "events": _part("events", lambda: _events(records["events"], specs)),
     }
     items = _part("items", lambda: _items(records["items"], ids))
@@ -190,10 +195,21 @@ def _heals(value: Any) -> dict[str, str]:
     return found
 
 
-def _orders(value: Any, ids: Sequence[str]) -> dict[str, str]:
-    if not isinstance(value, dict) or value.keys() - set(ids):
+def _orders(value: Any, specs: Sequence[ItemSpec]) -> dict[str, str]:
+    """Read the orders of items, without those that concern other loops: these are given anew."""
+    waits = {spec.id: spec.outer_waits for spec in specs}
+    if not isinstance(value, dict) or value.keys() - waits.keys():
         raise ValueError("is not by items")
-    return {item: stored_text(read_order(text), text) for item, text in value.items()}
+    found = dict[str, str]()
+    for item, text in value.items():
+        orders: ItemOrders = read_order(text)
+        if len({*orders.words}) < len(orders.said) or {*orders.broken} - {*waits[item]}:
+            raise ValueError(f"{item}: an order twice, or a wait that it does not have")
+        if any(len(each.by) > _LONGEST_NAME for each in orders.said):
+            raise ValueError(f"{item}: the name of a person is too long")
+        own = tuple(each for each in orders.said if each.word in _OWN_ORDERS)
+        found[item] = replace(orders, said=own).as_json()
+    return {item: text for item, text in found.items() if text}
 
 
 def _events(value: Any, specs: Sequence[ItemSpec]) -> list[str]:
