@@ -369,12 +369,12 @@ def follow_waits(context: LoopContext, view: LoopView, reason: Reason) -> Reason
         text = reason.text.removesuffix(f" ({view.snapshot.outer.get(reason.wait, '')})")
         if reason.wait.startswith(EVENT):
             text = f"{text} of {path[0]}"
+        is_cut = bool(last.wait) and len(known) > _MOST_FOLLOWED
         if len(path) > 1:
-            text = f"{text}, and in the end for {path[-1]}"
+            text = f"{text}, and {'further on' if is_cut else 'in the end'} for {path[-1]}"
         state = last.text.removeprefix(path[-1].partition("/")[2]).lstrip()
-        return replace(
-            reason, text=f"{text}, which {state}", remedy=last.remedy, detail=last.detail
-        )
+        remedy = None if is_cut else last.remedy
+        return replace(reason, text=f"{text}, which {state}", remedy=remedy, detail=last.detail)
     if reason.wait.startswith(EVENT) and not _emitters(context, view, reason.wait):
         return replace(reason, text=f"{reason.text}, which no item gives off")
     return reason

@@ -103,11 +103,15 @@ def import_archive(file: Path, to: Destination, who: Requester, *, start: bool, 
         name, written = load_loop(context, source, to, who, blob_cap=cap)
         if start:
             transfer.go_on(context, name, written, who)
-        state = view.view_loop(context, name).snapshot.loop.state
+        loop = view.view_loop(context, name).snapshot.loop
+    state = loop.state
     seen = written.status == "seen"
     if json:
         screen.emit({"loop": name, "state": state, "imported": not seen})
         return
     screen.say(f"{name} {'is here already' if seen else 'was imported'}; it is {state}")
     if verb := {"paused": "resume", "created": "start", "stopped": "start"}.get(state):
-        screen.say(f"to go on: `mulligan loops {verb} {name}`")
+        # One that was here before may have moved away: two places must not go on with it.
+        has_moved = seen and loop.has_moved
+        more = " --despite-move`, unless it goes on elsewhere" if has_moved else "`"
+        screen.say(f"to go on: `mulligan loops {verb} {name}{more}")

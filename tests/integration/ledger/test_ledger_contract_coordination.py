@@ -800,7 +800,7 @@ def test_why_reads_a_bounded_number_of_loops(
 
     monkeypatch.setattr(loops.scenario.ledger, "read_loop", read_loop)
     text = why(loops.context, "l00", "x").text
-    assert text.startswith("x waits for l01/x, and in the end for l10/x, which waits for l11/x")
+    assert text.startswith("x waits for l01/x, and further on for l10/x, which waits for l11/x")
     assert len(read) <= 12
 
 
