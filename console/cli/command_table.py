@@ -139,7 +139,7 @@ COMMANDS: tuple[Command | Group, ...] = (
             ),
             Command(
                 "emit",
-                "Give off an event that items wait for.",
+                "Give off an event that items wait for, or take it back.",
                 "loops.loop_coordination:emit",
             ),
             Command(

@@ -396,10 +396,11 @@ def _ender(
     if not wait.startswith(EVENT):
         loop, _, item = wait.partition("/")
         other = _other_view(context, view, loop, known)
-        return (other, item) if other is not None and other.snapshot.spec(item) else None
+        is_there = other is not None and other.snapshot.spec(item)
+        return (other, other.snapshot.last_part(item)) if other is not None and is_there else None
     event = wait.removeprefix(EVENT)
     found = [
-        (other, spec.id)
+        (other, other.snapshot.last_part(spec.id))
         for loop in _emitters(context, view, wait)
         if (other := _other_view(context, view, loop, known)) is not None
         for spec in other.snapshot.specs

@@ -68,7 +68,8 @@ def test_a_low_score_opens_a_cycle_and_queues_the_mandatory_retry_in_one_step(
     cycle = scenario.cycle(job_id)
     assert (cycle.id, cycle.source_attempt, cycle.loop_index) == (f"{job_id}:1:1", 1, 1)
     assert cycle.status is CycleStatus.PENDING_IMMEDIATE_RETRY
-    assert cycle.metadata == {"taskType": "extract", "causeLabel": "json_invalid"}
+    assert cycle.metadata.keys() == {"taskType", "prompt", "targetNodes", "causeLabel"}
+    assert (cycle.metadata["taskType"], cycle.metadata["causeLabel"]) == ("extract", "json_invalid")
     # The caller did not publish it, so the sweep does.
     scenario.advance(scenario.settings.outbox_grace + 1)
     assert scenario.sweep() == [retry]

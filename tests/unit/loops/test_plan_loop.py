@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.loop_snapshots import applied, snapshot
 from support.loops import document, item
 
-from mulligan.policies.coordination.order import Order
+from mulligan.policies.coordination.order import ItemOrders, Order
 from mulligan.policies.loops.loop import (
     DONE,
     GAVE_UP,
@@ -149,7 +149,7 @@ def test_the_state_of_a_loop_follows_from_its_items(
     assert (found.state, found.reason) == (expected, reason)
 
 
-HELD = {"a": Order(word="hold", by="ada", at=1.0)}
+HELD = {"a": ItemOrders(said=(Order(word="hold", by="ada", at=1.0),))}
 
 
 @pytest.mark.parametrize(
