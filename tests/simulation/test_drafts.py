@@ -52,8 +52,7 @@ def test_a_goal_becomes_a_loop_that_runs_to_its_end() -> None:
         _check_done(simulation)
 
 
-@pytest.mark.parametrize("nth", [1, 2])
-@pytest.mark.parametrize("kind", ["crash", "freeze"])
+@pytest.mark.parametrize(("kind", "nth"), [("crash", 1), ("freeze", 2)])
 @pytest.mark.parametrize(("call", "when"), _STEPS)
 def test_a_process_may_die_or_sleep_at_every_step(
     call: str, when: str, kind: str, nth: int

@@ -63,8 +63,7 @@ def test_the_culprit_is_rolled_back_by_policy() -> None:
         _check_repaired(simulation, "BREAK")
 
 
-@pytest.mark.parametrize("nth", [1, 3])
-@pytest.mark.parametrize("kind", ["crash", "freeze"])
+@pytest.mark.parametrize(("kind", "nth"), [("crash", 1), ("freeze", 3)])
 @pytest.mark.parametrize(("call", "when"), _STEPS)
 def test_a_process_may_die_or_sleep_at_every_step(
     call: str, when: str, kind: str, nth: int
